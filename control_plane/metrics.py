@@ -1,0 +1,74 @@
+"""What the control plane counts about itself.
+
+One object per process, handed to whoever counts; there is no module-level registry. Names and
+labels are public API. Cluster labels carry the encoded pool name; `wattmesh_pool_info` maps it to
+the full model and version.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """All metrics of one control plane, in one registry."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.catalog_reads = Counter(
+            "wattmesh_catalog_reads", "Catalog reads by result", ["result"], registry=registry
+        )
+        self.catalog_problems = Gauge(
+            "wattmesh_catalog_problems", "Catalog entries dropped as unusable", registry=registry
+        )
+        self.catalog_held = Gauge(
+            "wattmesh_catalog_held_engines",
+            "Engines kept although the last read lacked them (suspected loss)",
+            registry=registry,
+        )
+        self.policy_errors = Gauge(
+            "wattmesh_policy_errors",
+            "Problems of the policy that is refused now",
+            registry=registry,
+        )
+        self.engines = Gauge("wattmesh_engines", "Engines by state", ["state"], registry=registry)
+        self.engine_weight = Gauge(
+            "wattmesh_engine_weight",
+            "Endpoint weight of an engine within its pool on its node",
+            ["node", "engine", "cluster"],
+            registry=registry,
+        )
+        self.engine_gpu_power = Gauge(
+            "wattmesh_engine_gpu_power",
+            "Relative capacity of an engine; one A100-80GB is 100",
+            ["node", "engine", "cluster", "source"],
+            registry=registry,
+        )
+        self.pool_info = Gauge(
+            "wattmesh_pool_info",
+            "Always 1; maps an Envoy cluster name to model and version",
+            ["cluster", "model", "version"],
+            registry=registry,
+        )
+        self.plan_seconds = Histogram(
+            "wattmesh_plan_seconds", "Time from a catalog to a published plan", registry=registry
+        )
+        self.payload_refused = Counter(
+            "wattmesh_payload_refused",
+            "Snapshots that our own payload checks refused",
+            ["role"],
+            registry=registry,
+        )
+        self.xds_streams = Gauge(
+            "wattmesh_xds_streams", "Open ADS streams", ["role"], registry=registry
+        )
+        self.xds_requests = Counter(
+            "wattmesh_xds_requests",
+            "Discovery requests by kind: ack, nack, subscribe, stale",
+            ["type", "kind"],
+            registry=registry,
+        )
+        self.xds_responses = Counter(
+            "wattmesh_xds_responses", "Discovery responses sent", ["type"], registry=registry
+        )
+        self.xds_resources = Counter(
+            "wattmesh_xds_resources_sent", "Resources sent", ["type"], registry=registry
+        )

@@ -1,0 +1,1 @@
+"""Wattmesh's host side: starts, watches and registers the vLLM engines of one host."""
