@@ -3,12 +3,19 @@
 Built from the catalog alone; policy comes later, in the plan.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from control_plane.catalog import Catalog
+from control_plane.catalog import Catalog, CatalogEntry
 from control_plane.errors import Problem
 from control_plane.identity import Pool
+from engines.gpu import GpuSpec, GpuTable
+
+# One A100-80GB: a card of the middle of today's fleets, so that an unknown engine neither starves
+# nor drowns. The engine is flagged until its GPU or its gpu_power is known.
+DEFAULT_GPU_POWER = 100.0
 
 
 class EngineState(StrEnum):
@@ -63,6 +70,92 @@ class Fleet:
     problems: tuple[Problem, ...] = ()
 
 
-def build_fleet(catalog: Catalog) -> Fleet:
+def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
     """Return the fleet that a catalog describes; engines that contradict others are dropped."""
-    raise NotImplementedError
+    by_node: dict[str, list[CatalogEntry]] = {}
+    for entry in catalog.entries:
+        by_node.setdefault(entry.node, []).append(entry)
+    nodes: list[Node] = []
+    problems = list(catalog.problems)
+    for node_id in sorted(by_node):
+        node, found = _build_node(node_id, by_node[node_id], gpus)
+        nodes.append(node)
+        problems += found
+    return Fleet(nodes=tuple(nodes), problems=tuple(problems))
+
+
+def _build_node(
+    node_id: str, entries: Sequence[CatalogEntry], gpus: GpuTable
+) -> tuple[Node, list[Problem]]:
+    """Return one node. Its listener is the one that most engines name (ties: the lowest)."""
+    votes = Counter((entry.address, entry.port) for entry in entries)
+    address, port = min(votes, key=lambda listener: (-votes[listener], listener))
+    engines: list[Engine] = []
+    problems: list[Problem] = []
+    sockets: dict[str, str] = {}
+    for entry in entries:
+        socket = entry.metadata.socket
+        if (entry.address, entry.port) != (address, port):
+            seen = f"{entry.address}:{entry.port}"
+            problems.append(
+                _contradiction(entry, "address", seen, f"{address}:{port}, as the node's others")
+            )
+        elif socket in sockets:
+            expected = f"a socket of its own, not the one of {sockets[socket]!r}"
+            problems.append(_contradiction(entry, "socket", socket, expected))
+        else:
+            sockets[socket] = entry.id
+            engine, found = _build_engine(entry, gpus)
+            engines.append(engine)
+            problems += found
+    node = Node(id=node_id, address=address, port=port, engines=tuple(engines))
+    return node, problems
+
+
+def _build_engine(entry: CatalogEntry, gpus: GpuTable) -> tuple[Engine, list[Problem]]:
+    metadata = entry.metadata
+    spec = gpus.find(metadata.gpu_model) if metadata.gpu_model else None
+    power, source, problems = _power(entry, spec, gpus)
+    engine = Engine(
+        id=entry.id,
+        name=entry.engine,
+        pool=Pool(metadata.model, metadata.version),
+        socket=metadata.socket,
+        state=EngineState(metadata.state) if entry.passing else EngineState.DOWN,
+        gpu=spec.name if spec else metadata.gpu_model,
+        gpu_count=metadata.gpu_count,
+        gpu_power=power,
+        power_source=source,
+        max_num_seqs=metadata.max_num_seqs,
+        keep_alive_s=metadata.keep_alive_s,
+    )
+    return engine, problems
+
+
+def _power(
+    entry: CatalogEntry, spec: GpuSpec | None, gpus: GpuTable
+) -> tuple[float, PowerSource, list[Problem]]:
+    """Return gpu_power: what is declared wins, then the table, then the default, flagged."""
+    metadata = entry.metadata
+    if metadata.gpu_power is not None:
+        return metadata.gpu_power, PowerSource.METADATA, []
+    if spec is not None:
+        return gpus.relative_power(spec, metadata.gpu_count or 1), PowerSource.TABLE, []
+    problem = Problem(
+        source="catalog",
+        path=f"{entry.id}.gpu_model",
+        value="missing" if metadata.gpu_model is None else repr(metadata.gpu_model),
+        expected="a GPU of the table, or an explicit gpu_power",
+        meanwhile=f"gpu_power is taken as {DEFAULT_GPU_POWER:g}",
+    )
+    return DEFAULT_GPU_POWER, PowerSource.DEFAULT, [problem]
+
+
+def _contradiction(entry: CatalogEntry, key: str, value: str, expected: str) -> Problem:
+    return Problem(
+        source="catalog",
+        path=f"{entry.id}.{key}",
+        value=repr(value),
+        expected=expected,
+        meanwhile="the engine gets no traffic until it registers again",
+    )

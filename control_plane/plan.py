@@ -4,12 +4,19 @@ Pure arithmetic over a fleet and a policy. Weights are whole numbers from 1 up; 
 live engine stays in the plan with no endpoint, because "empty" is not "deleted".
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from control_plane.errors import Problem
-from control_plane.fleet import EngineState, Fleet, PowerSource
+from control_plane.fleet import Engine, EngineState, Fleet, Node, PowerSource
 from control_plane.identity import Pool
 from control_plane.policy import Policy
+from engines.keep_alive import ENGINE_KEEP_ALIVE_S
+
+DEFAULT_MAX_NUM_SEQS = 256  # vLLM's own default on data-centre GPUs
+_MIN_EXACT_WEIGHT = 100  # rounding to whole numbers then moves a ratio by at most 0.5 %
+_MAX_WEIGHT_SUM = 2**32 - 1  # of a locality; Envoy refuses more
+_MAX_ROUTE_WEIGHT = 2**24  # of one version; 255 versions still fit uint32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,5 +107,191 @@ class Plan:
 
 
 def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
-    """Return the plan at the time `now` (seconds since the epoch; unused until weights ramp)."""
-    raise NotImplementedError
+    """Return the plan at the time `now` (seconds since the epoch; weights do not ramp yet)."""
+    by_pool = _engines_by_pool(fleet)
+    scales = {pool: _weight_scale(engines) for pool, engines in by_pool.items()}
+    nodes = tuple(_plan_node(node, scales) for node in fleet.nodes)
+    members = _members_by_pool(nodes)
+    by_model: dict[str, dict[Pool, list[Engine]]] = {}
+    for pool, engines in by_pool.items():
+        by_model.setdefault(pool.model, {})[pool] = engines
+    names = sorted({*by_model, *policy.models})
+    taken: set[str] = set(names)
+    problems = list(fleet.problems)
+    models: list[ModelPlan] = []
+    pools: dict[Pool, PoolPlan] = {}
+    for name in names:
+        versions = by_model.get(name, {})
+        routes, found = _plan_routes(name, versions, policy)
+        problems += found
+        for pool in sorted({pool for pool, _ in routes} | set(versions)):
+            pools[pool] = _plan_pool(pool, members.get(pool, ()))
+        aliases, found = _plan_aliases(name, policy, taken)
+        problems += found
+        models.append(
+            ModelPlan(
+                model=name,
+                aliases=aliases,
+                routes=routes,
+                balance=policy.model(name).balance,
+                generation_timeout_s=policy.model(name).generation_timeout_s,
+                retry_after_s=policy.model(name).retry_after_s,
+                live=any(weight and pools[pool].endpoints for pool, weight in routes),
+            )
+        )
+    return Plan(
+        models=tuple(models),
+        pools=tuple(pools[pool] for pool in sorted(pools)),
+        nodes=nodes,
+        max_request_bytes=policy.max_request_bytes,
+        problems=tuple(problems),
+    )
+
+
+def _engines_by_pool(fleet: Fleet) -> dict[Pool, list[Engine]]:
+    by_pool: dict[Pool, list[Engine]] = {}
+    for node in fleet.nodes:
+        for engine in node.engines:
+            by_pool.setdefault(engine.pool, []).append(engine)
+    return by_pool
+
+
+def _weight_scale(engines: Sequence[Engine]) -> float:
+    """Return the factor from gpu_power to weight that all engines of a pool share.
+
+    1 where possible (gpu_power 300 is weight 300); larger when the weakest engine would get less
+    than _MIN_EXACT_WEIGHT, below which rounding would move shares by more than 1 %; smaller when
+    the sum would leave uint32. Engines that are down count too, so that weights do not move with
+    health.
+    """
+    powers = [engine.gpu_power for engine in engines]
+    scale = max(1.0, _MIN_EXACT_WEIGHT / min(powers))
+    return min(scale, _MAX_WEIGHT_SUM / (sum(powers) * 1.01))
+
+
+def _weight(gpu_power: float, scale: float) -> int:
+    return max(1, round(gpu_power * scale))
+
+
+def _plan_node(node: Node, scales: Mapping[Pool, float]) -> NodePlan:
+    engines = tuple(
+        EnginePlan(
+            id=engine.id,
+            node=node.id,
+            engine=engine.name,
+            pool=engine.pool,
+            socket=engine.socket,
+            state=engine.state,
+            gpu=engine.gpu,
+            gpu_count=engine.gpu_count,
+            gpu_power=engine.gpu_power,
+            power_source=engine.power_source,
+            weight=_weight(engine.gpu_power, scales[engine.pool])
+            if engine.state is EngineState.READY
+            else 0,
+            max_connections=_max_connections(engine.max_num_seqs),
+            keep_alive_s=engine.keep_alive_s or ENGINE_KEEP_ALIVE_S,
+        )
+        for engine in node.engines
+    )
+    return NodePlan(id=node.id, address=node.address, port=node.port, engines=engines)
+
+
+def _max_connections(max_num_seqs: int | None) -> int:
+    """Return how many requests an engine may hold: what it batches, and a short queue.
+
+    The queue keeps the batch full while Envoy learns that a sequence ended; an eighth of the
+    batch (at least 2) is enough for that and short enough not to hide overload.
+    """
+    batch = DEFAULT_MAX_NUM_SEQS if max_num_seqs is None else max_num_seqs
+    return batch + max(2, batch // 8)
+
+
+def _members_by_pool(
+    nodes: Sequence[NodePlan],
+) -> dict[Pool, list[tuple[NodePlan, list[EnginePlan]]]]:
+    """Return the nodes of every pool with their engines in it, so that cost grows with engines."""
+    members: dict[Pool, list[tuple[NodePlan, list[EnginePlan]]]] = {}
+    for node in nodes:
+        for engine in node.engines:
+            pool_nodes = members.setdefault(engine.pool, [])
+            if not pool_nodes or pool_nodes[-1][0] is not node:
+                pool_nodes.append((node, []))
+            pool_nodes[-1][1].append(engine)
+    return members
+
+
+def _plan_pool(pool: Pool, members: Sequence[tuple[NodePlan, list[EnginePlan]]]) -> PoolPlan:
+    endpoints: list[NodeEndpoint] = []
+    held = 0
+    for node, engines in members:
+        held += sum(engine.max_connections for engine in engines)
+        weight = sum(engine.weight for engine in engines)
+        if weight:
+            endpoints.append(
+                NodeEndpoint(node=node.id, address=node.address, port=node.port, weight=weight)
+            )
+    return PoolPlan(pool=pool, endpoints=tuple(endpoints), edge_thresholds=_edge_thresholds(held))
+
+
+def _edge_thresholds(held: int) -> Thresholds:
+    """Return the edge's breakers of a pool whose engines hold `held` requests together.
+
+    The nodes' breakers are the ones that guard the engines; the edge's are a ceiling against run-
+    away callers, four times that, and rounded up to a power of two so that engines come and go
+    without a changed cluster.
+    """
+    ceiling = max(1024, 1 << (4 * held - 1).bit_length())
+    return Thresholds(
+        max_connections=1024,
+        max_pending_requests=ceiling,
+        max_requests=ceiling,
+        max_retries=max(16, ceiling // 16),
+    )
+
+
+def _plan_routes(
+    model: str, versions: Mapping[Pool, Sequence[Engine]], policy: Policy
+) -> tuple[tuple[tuple[Pool, int], ...], list[Problem]]:
+    """Return the split of a model over its versions, and versions that no split names."""
+    stated = policy.model(model).versions
+    if stated is None:
+        routes = {pool: _route_weight(engines) for pool, engines in versions.items()}
+        return tuple(sorted(routes.items())) or ((Pool(model), 1),), []
+    problems = [
+        Problem(
+            source="policy",
+            path=f"models.{model}.versions.{pool.version}",
+            value="missing",
+            expected="a weight for every version that has engines",
+            meanwhile="this version gets no traffic",
+        )
+        for pool in sorted(versions)
+        if pool.version not in stated
+    ]
+    return tuple(sorted((Pool(model, version), w) for version, w in stated.items())), problems
+
+
+def _route_weight(engines: Sequence[Engine]) -> int:
+    """Return the summed power of a version's live engines, at least 1, within uint32."""
+    live = sum(engine.gpu_power for engine in engines if engine.state is EngineState.READY)
+    return min(max(1, round(live)), _MAX_ROUTE_WEIGHT)
+
+
+def _plan_aliases(
+    model: str, policy: Policy, taken: set[str]
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the model's aliases that no live model carries as its own name."""
+    aliases = policy.model(model).aliases
+    problems = [
+        Problem(
+            source="policy",
+            path=f"models.{model}.aliases",
+            value=repr(alias),
+            expected="a name that no registered model has",
+            meanwhile="requests for it go to the model of that name",
+        )
+        for alias in aliases
+        if alias in taken
+    ]
+    return tuple(alias for alias in aliases if alias not in taken), problems

@@ -1,10 +1,22 @@
-"""policy.yaml as typed values. Strict: an unknown field is an error, and all errors come at once."""
+"""policy.yaml as typed values: strict, and every error of the document at once.
+
+pydantic reads it because it reports all errors in one pass with path and value; the result is
+turned into frozen values that the core works with. An unknown field is an error.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated, Literal
 
-NO_MODELS: Mapping[str, "ModelPolicy"] = MappingProxyType({})
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from control_plane.documents import Duration, Size, load_document
+from control_plane.errors import InputError, Problem, shown
+from control_plane.metadata import name_fault
+
+_MEANWHILE = "the last good policy stays in force"
+_NO_MODELS: Mapping[str, "ModelPolicy"] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +35,8 @@ class Policy:
     """The whole policy. `defaults` holds for every model that `models` does not name."""
 
     defaults: ModelPolicy = field(default_factory=ModelPolicy)
-    models: Mapping[str, ModelPolicy] = NO_MODELS
-    max_request_bytes: int = 32 * 1024 * 1024
+    models: Mapping[str, ModelPolicy] = _NO_MODELS
+    max_request_bytes: int = 32 * 1024 * 1024  # larger bodies get a 413
 
     def model(self, name: str) -> ModelPolicy:
         """Return the policy in force for a model."""
@@ -33,4 +45,90 @@ class Policy:
 
 def parse_policy(data: bytes, *, source: str) -> Policy:
     """Return the policy of a YAML document. Raise InputError with every problem in it."""
-    raise NotImplementedError
+    document = load_document(data, _PolicyDocument, source=source, meanwhile=_MEANWHILE)
+    problems = [*_name_problems(document, source), *_split_problems(document, source)]
+    if problems:
+        raise InputError(problems)
+    defaults = _model_policy(document.defaults, ModelPolicy())
+    models = {name: _model_policy(raw, defaults) for name, raw in document.models.items()}
+    return Policy(
+        defaults=defaults,
+        models=MappingProxyType(dict(sorted(models.items()))),
+        max_request_bytes=document.max_request_bytes,
+    )
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Defaults(_Strict):
+    balance: Literal["proportional"] | None = None
+    generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
+    retry_after: Annotated[Duration, Field(ge=1, le=3600)] | None = None
+
+
+class _Model(_Defaults):
+    aliases: list[str] = []
+    versions: (
+        dict[Annotated[str, BeforeValidator(str)], Annotated[int, Field(ge=0, le=1_000_000)]] | None
+    ) = None
+
+
+class _PolicyDocument(_Strict):
+    defaults: _Defaults = _Defaults()
+    models: dict[str, _Model] = {}
+    max_request_bytes: Annotated[Size, Field(ge=1024, le=1024**3)] = 32 * 1024 * 1024
+
+
+def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
+    """Return the raw policy with everything unset taken from `base`."""
+    timeout_s, retry_after_s = raw.generation_timeout, raw.retry_after
+    versions = raw.versions if isinstance(raw, _Model) else None
+    return ModelPolicy(
+        aliases=tuple(raw.aliases) if isinstance(raw, _Model) else (),
+        versions=None if versions is None else MappingProxyType(dict(sorted(versions.items()))),
+        balance=raw.balance or base.balance,
+        generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
+        # Retry-After is in whole seconds; rounding down would invite callers too early.
+        retry_after_s=base.retry_after_s if retry_after_s is None else -int(-retry_after_s // 1),
+    )
+
+
+def _problem(source: str, path: str, value: object, expected: str) -> Problem:
+    return Problem(
+        source=source, path=path, value=shown(value), expected=expected, meanwhile=_MEANWHILE
+    )
+
+
+def _name_problems(document: _PolicyDocument, source: str) -> list[Problem]:
+    """Names that cannot be told apart, or cannot be written into a route."""
+    problems: list[Problem] = []
+    owner: dict[str, str] = {}
+    for model, raw in document.models.items():
+        names = [(f"models.{model}", model)]
+        names += [(f"models.{model}.versions.{v}", v) for v in raw.versions or {}]
+        names += [(f"models.{model}.aliases[{i}]", alias) for i, alias in enumerate(raw.aliases)]
+        for path, name in names:
+            fault = name_fault(name) or (None if name else "a name that is not empty")
+            if fault:
+                problems.append(_problem(source, path, name, fault))
+        for index, alias in enumerate(raw.aliases):
+            path = f"models.{model}.aliases[{index}]"
+            if alias in document.models:
+                problems.append(_problem(source, path, alias, "a name that is no model's own"))
+            elif alias in owner:
+                expected = f"an alias that {owner[alias]!r} does not have already"
+                problems.append(_problem(source, path, alias, expected))
+            owner.setdefault(alias, model)
+    return problems
+
+
+def _split_problems(document: _PolicyDocument, source: str) -> list[Problem]:
+    """A split whose weights are all zero would make Envoy refuse the whole route table."""
+    expected = "at least one version with a weight above 0 (all-zero serves nobody)"
+    return [
+        _problem(source, f"models.{model}.versions", raw.versions, expected)
+        for model, raw in document.models.items()
+        if raw.versions is not None and sum(raw.versions.values()) == 0
+    ]

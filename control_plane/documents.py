@@ -1,0 +1,110 @@
+"""Strict YAML documents: read, checked and reported with all their errors at once.
+
+Shared by policy.yaml and node.yaml. Durations and sizes must carry a unit, so that nobody has to
+guess whether 30 means seconds or milliseconds.
+"""
+
+import re
+from collections.abc import Hashable
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from control_plane.errors import InputError, Problem, shown
+
+MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_QUANTITY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([A-Za-z]+)")
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def parse_duration_s(value: object) -> float:
+    """Return the seconds of "500ms", "30s", "10m" or "1h". Raise ValueError on anything else."""
+    return _quantity(value, _UNITS_S, 'a duration with a unit, e.g. "500ms", "30s", "10m"')
+
+
+def parse_size_bytes(value: object) -> int:
+    """Return the bytes of "512KiB" or "32MiB". Raise ValueError on anything else."""
+    return int(_quantity(value, _UNITS_BYTES, 'a size with a unit, e.g. "512KiB", "32MiB"'))
+
+
+def _quantity(value: object, units: dict[str, Any], expected: str) -> float:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(expected)
+    return float(match[1]) * float(units[match[2]])
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes)]
+
+
+def load_document(
+    data: bytes, document_type: type[Document], *, source: str, meanwhile: str
+) -> Document:
+    """Return the checked document. Raise InputError with every problem in it.
+
+    An empty document is the same as `{}`: every field takes its default.
+    """
+
+    def refuse(path: str, value: str, expected: str) -> InputError:
+        return InputError(
+            [Problem(source=source, path=path, value=value, expected=expected, meanwhile=meanwhile)]
+        )
+
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise refuse("document", f"{len(data)} bytes", f"at most {MAX_DOCUMENT_BYTES} bytes")
+    try:
+        raw = yaml.load(data.decode(), Loader=_UniqueKeyLoader)  # noqa: S506 a SafeLoader below
+    except UnicodeDecodeError as error:
+        raise refuse("document", f"a byte at {error.start}", "UTF-8 text") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise refuse("document", shown(" ".join(str(error).split())), "valid YAML") from error
+    try:
+        return document_type.model_validate({} if raw is None else raw)
+    except ValidationError as error:
+        raise InputError(_problems(error, source, meanwhile)) from error
+
+
+def _problems(error: ValidationError, source: str, meanwhile: str) -> list[Problem]:
+    problems = []
+    for detail in error.errors(include_url=False):
+        unknown = detail["type"] == "extra_forbidden"
+        missing = detail["type"] == "missing"
+        expected = "no such field" if unknown else detail["msg"]
+        expected = expected.removeprefix("Value error, ").removeprefix("Input should be ")
+        problems.append(
+            Problem(
+                source=source,
+                path=_path(detail["loc"]),
+                value="missing" if missing else shown(detail["input"]),
+                expected="a value" if missing else expected,
+                meanwhile=meanwhile,
+            )
+        )
+    return problems
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or "document"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, where YAML would keep the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = str(key_node.value)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {shown(key)} given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
