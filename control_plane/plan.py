@@ -86,7 +86,6 @@ class ModelPlan:
     routes: tuple[tuple[Pool, int], ...]  # weights >= 0 with a sum >= 1, sorted by pool
     balance: str
     generation_timeout_s: float
-    retry_after_s: int
     live: bool  # at least one endpoint in at least one routed pool
 
 
@@ -98,6 +97,7 @@ class Plan:
     pools: tuple[PoolPlan, ...] = ()  # sorted by pool
     nodes: tuple[NodePlan, ...] = ()  # sorted by ID
     max_request_bytes: int = 32 * 1024 * 1024
+    retry_after_s: int = 2
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -135,7 +135,6 @@ def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
                 routes=routes,
                 balance=policy.model(name).balance,
                 generation_timeout_s=policy.model(name).generation_timeout_s,
-                retry_after_s=policy.model(name).retry_after_s,
                 live=any(weight and pools[pool].endpoints for pool, weight in routes),
             )
         )
@@ -144,6 +143,7 @@ def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
         pools=tuple(pools[pool] for pool in sorted(pools)),
         nodes=nodes,
         max_request_bytes=policy.max_request_bytes,
+        retry_after_s=policy.retry_after_s,
         problems=tuple(problems),
     )
 

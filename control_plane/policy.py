@@ -4,6 +4,7 @@ pydantic reads it because it reports all errors in one pass with path and value;
 turned into frozen values that the core works with. An unknown field is an error.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,7 +28,6 @@ class ModelPolicy:
     versions: Mapping[str, int] | None = None  # route weights; None = follow capacity
     balance: str = "proportional"  # the only balance so far: share follows gpu_power
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
-    retry_after_s: int = 2  # told to callers with a 503
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Policy:
     defaults: ModelPolicy = field(default_factory=ModelPolicy)
     models: Mapping[str, ModelPolicy] = _NO_MODELS
     max_request_bytes: int = 32 * 1024 * 1024  # larger bodies get a 413
+    retry_after_s: int = 2  # told to callers with every 503 of ours
 
     def model(self, name: str) -> ModelPolicy:
         """Return the policy in force for a model."""
@@ -54,7 +55,9 @@ def parse_policy(data: bytes, *, source: str) -> Policy:
     return Policy(
         defaults=defaults,
         models=MappingProxyType(dict(sorted(models.items()))),
-        max_request_bytes=document.max_request_bytes,
+        max_request_bytes=document.max_request_size,
+        # Retry-After is in whole seconds; rounding down would invite callers too early.
+        retry_after_s=math.ceil(document.retry_after),
     )
 
 
@@ -65,7 +68,6 @@ class _Strict(BaseModel):
 class _Defaults(_Strict):
     balance: Literal["proportional"] | None = None
     generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
-    retry_after: Annotated[Duration, Field(ge=1, le=3600)] | None = None
 
 
 class _Model(_Defaults):
@@ -78,20 +80,19 @@ class _Model(_Defaults):
 class _PolicyDocument(_Strict):
     defaults: _Defaults = _Defaults()
     models: dict[str, _Model] = {}
-    max_request_bytes: Annotated[Size, Field(ge=1024, le=1024**3)] = 32 * 1024 * 1024
+    max_request_size: Annotated[Size, Field(ge=1024, le=1024**3)] = 32 * 1024 * 1024
+    retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 2.0
 
 
 def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
     """Return the raw policy with everything unset taken from `base`."""
-    timeout_s, retry_after_s = raw.generation_timeout, raw.retry_after
+    timeout_s = raw.generation_timeout
     versions = raw.versions if isinstance(raw, _Model) else None
     return ModelPolicy(
         aliases=tuple(raw.aliases) if isinstance(raw, _Model) else (),
         versions=None if versions is None else MappingProxyType(dict(sorted(versions.items()))),
         balance=raw.balance or base.balance,
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
-        # Retry-After is in whole seconds; rounding down would invite callers too early.
-        retry_after_s=base.retry_after_s if retry_after_s is None else -int(-retry_after_s // 1),
     )
 
 

@@ -1,0 +1,50 @@
+"""What all clusters share: breakers with every field written, and no surprises from defaults."""
+
+from control_plane.plan import Thresholds
+from control_plane.resources.messages import ADS, Json, seconds
+
+_CONNECT_TIMEOUT_S = 1.0
+_EDS_FETCH_TIMEOUT_S = 5.0
+
+
+def circuit_breakers(thresholds: Thresholds) -> Json:
+    """Return both priorities' thresholds, with all four fields, and a budget for retries.
+
+    The budget's floor is max_retries, so that all requests of a killed engine may move at once.
+    """
+    return {
+        "thresholds": [
+            {
+                "priority": priority,
+                "max_connections": thresholds.max_connections,
+                "max_pending_requests": thresholds.max_pending_requests,
+                "max_requests": thresholds.max_requests,
+                "max_retries": thresholds.max_retries,
+                "retry_budget": {
+                    "budget_percent": {"value": 25.0},
+                    "min_retry_concurrency": thresholds.max_retries,
+                },
+                "track_remaining": True,
+            }
+            for priority in ("DEFAULT", "HIGH")
+        ]
+    }
+
+
+def pool_cluster(name: str, *, thresholds: Thresholds) -> Json:
+    """Return a cluster whose endpoints come by EDS under its own name.
+
+    Panic mode is off: with no healthy endpoint the answer is a clear 503, not traffic to the dead.
+    """
+    return {
+        "name": name,
+        "type": "EDS",
+        "eds_cluster_config": {
+            "eds_config": {**ADS, "initial_fetch_timeout": seconds(_EDS_FETCH_TIMEOUT_S)}
+        },
+        "connect_timeout": seconds(_CONNECT_TIMEOUT_S),
+        "lb_policy": "LEAST_REQUEST",
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "ignore_health_on_host_removal": True,
+        "circuit_breakers": circuit_breakers(thresholds),
+    }

@@ -1,0 +1,154 @@
+"""The edge's view: models become routes, pools become clusters, nodes become endpoints."""
+
+from control_plane.plan import Plan, PoolPlan
+from control_plane.resources.clusters import pool_cluster
+from control_plane.resources.edge_routes import METADATA_NAMESPACE, edge_route_configuration
+from control_plane.resources.http import http_connection_manager
+from control_plane.resources.messages import (
+    TYPE,
+    ClusterLoadAssignment,
+    Json,
+    cluster,
+    listener,
+    route_configuration,
+    seconds,
+)
+from control_plane.resources.view import Resources, View
+
+EDGE = "edge"  # names the listener, its routes and its statistics
+CERTIFICATE = "edge-certificate"  # the static secret of the edge's bootstrap
+_KEEPALIVE_INTERVAL_S = 10.0
+_KEEPALIVE_TIMEOUT_S = 5.0
+
+
+def build_edge(plan: Plan, view: View) -> Resources:
+    """Return an edge's resources."""
+    balances = {pool: model.balance for model in plan.models for pool, _ in model.routes}
+    return Resources(
+        clusters=tuple(
+            cluster(_cluster(pool, balances.get(pool.pool, "proportional")))
+            for pool in sorted(plan.pools, key=_cluster_name)
+        ),
+        endpoints=tuple(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
+        listeners=(listener(_listener(plan, view)),),
+        routes=(route_configuration(edge_route_configuration(EDGE, plan)),),
+    )
+
+
+def _cluster_name(pool: PoolPlan) -> str:
+    return pool.pool.cluster
+
+
+def _listener(plan: Plan, view: View) -> Json:
+    manager = http_connection_manager(
+        EDGE,
+        http_filters=[_model_from_body()],
+        max_request_bytes=plan.max_request_bytes,
+        retry_after_s=plan.retry_after_s,
+    )
+    chain: Json = {"filters": [manager]}
+    if view.tls:
+        chain["transport_socket"] = _tls()
+    return {
+        "name": EDGE,
+        "address": {
+            "socket_address": {"address": view.listen_address, "port_value": view.listen_port}
+        },
+        # Filters that read a body buffer it whole; a larger one is answered with 413.
+        "per_connection_buffer_limit_bytes": plan.max_request_bytes,
+        "filter_chains": [chain],
+    }
+
+
+def _tls() -> Json:
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": f"{TYPE}envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {
+                "alpn_protocols": ["h2", "http/1.1"],
+                "tls_certificate_sds_secret_configs": [{"name": CERTIFICATE}],
+            },
+        },
+    }
+
+
+def _model_from_body() -> Json:
+    """Put the JSON body's "model" where routes can match it; the body itself stays untouched."""
+    target = {"metadata_namespace": METADATA_NAMESPACE, "key": "model"}
+    return {
+        "name": "envoy.filters.http.json_to_metadata",
+        "typed_config": {
+            "@type": f"{TYPE}envoy.extensions.filters.http.json_to_metadata.v3.JsonToMetadata",
+            "request_rules": {
+                "rules": [
+                    {
+                        "selectors": [{"key": "model"}],
+                        "on_present": target,
+                        "on_missing": {**target, "value": "__missing__"},
+                        "on_error": {**target, "value": "__error__"},
+                    }
+                ],
+                "allow_content_types_regex": {"regex": r"(?i)application/json\s*(;.*)?"},
+                "allow_empty_content_type": True,
+            },
+        },
+    }
+
+
+def _cluster(pool: PoolPlan, balance: str) -> Json:
+    value = pool_cluster(pool.pool.cluster, thresholds=pool.edge_thresholds)
+    if balance == "proportional":
+        # Without the bias of active requests the share follows the weight exactly; with it, a
+        # busy node would get less than its share.
+        value["least_request_lb_config"] = {
+            "active_request_bias": {
+                "default_value": 0.0,
+                "runtime_key": "wattmesh.edge.active_request_bias",
+            }
+        }
+    value["typed_extension_protocol_options"] = {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": f"{TYPE}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {
+                "http2_protocol_options": {
+                    "connection_keepalive": {
+                        "interval": seconds(_KEEPALIVE_INTERVAL_S),
+                        "timeout": seconds(_KEEPALIVE_TIMEOUT_S),
+                    }
+                }
+            },
+        }
+    }
+    value["outlier_detection"] = _unreachable_nodes_only()
+    return value
+
+
+def _unreachable_nodes_only() -> Json:
+    """Eject a node that cannot be connected to. Its answers, slow or overloaded, never eject it."""
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 3,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_local_origin_success_rate": 0,
+        "enforcing_consecutive_5xx": 0,
+        "enforcing_consecutive_gateway_failure": 0,
+        "enforcing_success_rate": 0,
+        "interval": "1s",
+        "base_ejection_time": "2s",
+        "max_ejection_time": "10s",
+        "max_ejection_percent": 100,
+    }
+
+
+def _load_assignment(pool: PoolPlan) -> object:
+    """Return the pool's nodes with their weights; explicitly none when none lives."""
+    assignment = ClusterLoadAssignment(cluster_name=pool.pool.cluster)
+    if pool.endpoints:
+        locality = assignment.endpoints.add()
+        for endpoint in pool.endpoints:
+            host = locality.lb_endpoints.add()
+            host.load_balancing_weight.value = endpoint.weight
+            address = host.endpoint.address.socket_address
+            address.address, address.port_value = endpoint.address, endpoint.port
+    return assignment

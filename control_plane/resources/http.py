@@ -1,0 +1,108 @@
+"""What the edge's and the nodes' listeners share: one HTTP connection manager each.
+
+HTTP/1.1 and HTTP/2 are told apart by the connection's first bytes (h2c with prior knowledge) or
+by ALPN. `ignore_http_11_upgrade` drops Java's attempt to upgrade to h2c: the request goes on as
+HTTP/1.1 with its body.
+"""
+
+from control_plane.resources.messages import ADS, TYPE, Json, seconds
+from control_plane.resources.openai_errors import local_reply_config
+
+_MAX_CONCURRENT_STREAMS = 1024  # per connection
+_IDLE_CONNECTION_S = 3600.0
+_HEADERS_TIMEOUT_S = 30.0
+_STREAM_IDLE_S = 300.0  # until a route is chosen; each route then sets its own
+
+_ACCESS_LOG_FIELDS = {
+    "time": "%START_TIME%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%PATH(NQ)%",  # a query may hold a key
+    "protocol": "%PROTOCOL%",
+    "status": "%RESPONSE_CODE%",
+    "flags": "%RESPONSE_FLAGS%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "cluster": "%UPSTREAM_CLUSTER%",
+    "upstream": "%UPSTREAM_HOST%",
+    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "request_bytes": "%BYTES_RECEIVED%",
+    "response_bytes": "%BYTES_SENT%",
+    "first_byte_ms": "%RESPONSE_DURATION%",
+    "duration_ms": "%DURATION%",
+    "request_id": "%REQ(X-REQUEST-ID)%",
+}
+
+
+def http_connection_manager(
+    name: str, *, http_filters: list[Json], max_request_bytes: int, retry_after_s: int
+) -> Json:
+    """Return the network filter of a listener whose routes come by RDS under the same name."""
+    return {
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": f"{TYPE}envoy.extensions.filters.network.http_connection_manager.v3"
+            ".HttpConnectionManager",
+            "stat_prefix": name,
+            "codec_type": "AUTO",
+            "rds": {"route_config_name": name, "config_source": ADS},
+            "http_filters": [*http_filters, _router()],
+            "http_protocol_options": {
+                "ignore_http_11_upgrade": [{"exact": "h2c"}],
+            },
+            "http2_protocol_options": {
+                "max_concurrent_streams": _MAX_CONCURRENT_STREAMS,
+            },
+            "common_http_protocol_options": {"idle_timeout": seconds(_IDLE_CONNECTION_S)},
+            "stream_idle_timeout": seconds(_STREAM_IDLE_S),
+            "request_headers_timeout": seconds(_HEADERS_TIMEOUT_S),
+            "server_name": "wattmesh",
+            "use_remote_address": True,
+            # No caller is internal, wherever it calls from: x-envoy-* of a caller never counts.
+            "internal_address_config": {"unix_sockets": False},
+            "preserve_external_request_id": True,
+            "normalize_path": True,
+            "local_reply_config": local_reply_config(
+                max_request_bytes=max_request_bytes, retry_after_s=retry_after_s
+            ),
+            "access_log": [
+                {
+                    "name": "envoy.access_loggers.stdout",
+                    "typed_config": {
+                        "@type": f"{TYPE}envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                        "log_format": {"json_format": {"listener": name, **_ACCESS_LOG_FIELDS}},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _router() -> Json:
+    return {
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": f"{TYPE}envoy.extensions.filters.http.router.v3.Router",
+            "suppress_envoy_headers": True,
+        },
+    }
+
+
+def retry_policy(retry_on: str) -> Json:
+    """Return a retry policy that goes to hosts not tried yet.
+
+    Only failures before the first byte of an answer are retried; how many at once is bounded by
+    the cluster's retry budget.
+    """
+    return {
+        "retry_on": retry_on,
+        "num_retries": 2,
+        "retry_host_predicate": [
+            {
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": {
+                    "@type": f"{TYPE}envoy.extensions.retry.host.previous_hosts.v3"
+                    ".PreviousHostsPredicate"
+                },
+            }
+        ],
+        "host_selection_retry_max_attempts": 5,
+    }

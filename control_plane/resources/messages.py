@@ -1,0 +1,56 @@
+"""From proto3 JSON, the form of Envoy's own documentation, to messages.
+
+Clusters, listeners and routes are written as JSON-like values and parsed once per changed plan;
+only endpoints, which move with every weight, are built as messages directly. Importing an
+extension's module is what lets its "@type" be parsed.
+"""
+
+from typing import Any
+
+from envoy.config.cluster.v3 import cluster_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
+from envoy.config.listener.v3 import listener_pb2
+from envoy.config.route.v3 import route_pb2
+from envoy.extensions.access_loggers.stream.v3 import stream_pb2 as _stream  # noqa: F401
+from envoy.extensions.filters.http.json_to_metadata.v3 import (  # noqa: F401
+    json_to_metadata_pb2 as _json_to_metadata,
+)
+from envoy.extensions.filters.http.router.v3 import router_pb2 as _router  # noqa: F401
+from envoy.extensions.filters.network.http_connection_manager.v3 import (  # noqa: F401
+    http_connection_manager_pb2 as _http_connection_manager,
+)
+from envoy.extensions.retry.host.previous_hosts.v3 import (  # noqa: F401
+    previous_hosts_pb2 as _previous_hosts,
+)
+from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls  # noqa: F401
+from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
+    http_protocol_options_pb2 as _http_protocol_options,
+)
+from google.protobuf import json_format
+
+Json = dict[str, Any]
+
+TYPE = "type.googleapis.com/"
+ADS: Json = {"ads": {}, "resource_api_version": "V3"}
+
+ClusterLoadAssignment = endpoint_pb2.ClusterLoadAssignment
+
+
+def seconds(value_s: float) -> str:
+    """Return a google.protobuf.Duration in JSON form."""
+    return f"{value_s:.3f}s"
+
+
+def cluster(value: Json) -> Any:
+    """Return the Cluster of its JSON form."""
+    return json_format.ParseDict(value, cluster_pb2.Cluster())
+
+
+def listener(value: Json) -> Any:
+    """Return the Listener of its JSON form."""
+    return json_format.ParseDict(value, listener_pb2.Listener())
+
+
+def route_configuration(value: Json) -> Any:
+    """Return the RouteConfiguration of its JSON form."""
+    return json_format.ParseDict(value, route_pb2.RouteConfiguration())
