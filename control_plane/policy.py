@@ -17,7 +17,6 @@ from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import name_fault
 
 _MEANWHILE = "the last good policy stays in force"
-_NO_MODELS: Mapping[str, "ModelPolicy"] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Policy:
     """The whole policy. `defaults` holds for every model that `models` does not name."""
 
     defaults: ModelPolicy = field(default_factory=ModelPolicy)
-    models: Mapping[str, ModelPolicy] = _NO_MODELS
+    models: Mapping[str, ModelPolicy] = field(default_factory=lambda: MappingProxyType({}))
     max_request_bytes: int = 32 * 1024 * 1024  # larger bodies get a 413
     retry_after_s: int = 2  # told to callers with every 503 of ours
 

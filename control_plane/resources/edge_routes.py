@@ -7,6 +7,7 @@ management never do. Matching is by whole names, so "acme/fox" never takes reque
 
 import json
 import re
+from urllib.parse import quote
 
 from control_plane.plan import ModelPlan, Plan
 from control_plane.resources.http import retry_policy
@@ -18,24 +19,24 @@ MODEL_HEADER = "x-wattmesh-model"
 POOL_HEADER = "x-wattmesh-pool"  # tells the node which pool was chosen
 VERSION_HEADER = "x-wattmesh-version"
 
-_INFERENCE_PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-    "/tokenize",
-    "/detokenize",
-    "/pooling",
-    "/classify",
-    "/score",
-    "/rerank",
+# In two groups: Envoy refuses a regular expression whose program is larger than 100 steps.
+_OPENAI_PATHS = (
+    "chat/completions",
+    "completions",
+    "embeddings",
+    "responses",
+    "messages",
+    "rerank",
+    "score",
 )
-_INFERENCE: Json = {"safe_regex": {"regex": "|".join(re.escape(path) for path in _INFERENCE_PATHS)}}
+_VLLM_PATHS = (
+    "v1/audio/transcriptions",
+    "tokenize",
+    "detokenize",
+    "pooling",
+    "classify",
+    "rerank",
+)
 # Connect failures and answers that say "not me": a node that is full or whose engine just died.
 _RETRY_ON = "gateway-error,connect-failure,refused-stream,reset-before-request"
 _NOT_FOUND = "The model does not exist; GET /v1/models lists those that are served."
@@ -62,6 +63,7 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
     routes = [
         {"match": {"path": "/wattmesh/ready"}, **direct_json(200, '{"ready":true}')},
         *_model_list_routes(plan),
+        _not_inference(),
         _method_not_allowed(),
         *by_header,
         _refusal({"headers": [{"name": MODEL_HEADER, "present_match": True}]}, 404, _NOT_FOUND),
@@ -80,10 +82,6 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
             param=None,
         ),
         _refusal({}, 404, _NOT_FOUND),
-        {
-            "match": {"prefix": "/"},
-            **direct_error(404, "There is no such path here.", code="not_found"),
-        },
     ]
     return {
         "name": name,
@@ -98,7 +96,7 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
 
 def _model_route(model: ModelPlan, match: Json) -> Json:
     return {
-        "match": {**_INFERENCE, **match},
+        "match": {"prefix": "/", **match},
         "route": {
             "weighted_clusters": {
                 "clusters": [
@@ -141,9 +139,25 @@ def _refusal(
     param: str | None = "model",
 ) -> Json:
     return {
-        "match": {**_INFERENCE, **match},
+        "match": {"prefix": "/", **match},
         **direct_error(status, message, code=code, param=param),
     }
+
+
+def _not_inference() -> Json:
+    """Refuse every path but the inference ones, once, so that no model's route repeats the test."""
+    openai = f"/v1/({'|'.join(_OPENAI_PATHS)})"
+    vllm = f"/({'|'.join(_VLLM_PATHS)})"
+    headers = [
+        {
+            "name": ":path",
+            "string_match": {"safe_regex": {"regex": rf"{pattern}(\?.*)?"}},
+            "invert_match": True,
+        }
+        for pattern in (openai, vllm)
+    ]
+    nothing = direct_error(404, "There is no such path here.", code="not_found")
+    return {"match": {"prefix": "/", "headers": headers}, **nothing}
 
 
 def _method_not_allowed() -> Json:
@@ -151,7 +165,7 @@ def _method_not_allowed() -> Json:
         "headers": [{"name": ":method", "string_match": {"exact": "POST"}, "invert_match": True}]
     }
     action = direct_error(405, "Use POST.", code="method_not_allowed", headers={"allow": "POST"})
-    return {"match": {**_INFERENCE, **match}, **action}
+    return {"match": {"prefix": "/", **match}, **action}
 
 
 def _model_list_routes(plan: Plan) -> list[Json]:
@@ -166,23 +180,15 @@ def _model_list_routes(plan: Plan) -> list[Json]:
     routes: list[Json] = [{"match": {"path": "/v1/models"}, **direct_json(200, listing)}]
     for name, card in cards.items():
         body = json.dumps(card, separators=(",", ":"))
-        routes.append(
-            {
-                "match": {"safe_regex": {"regex": f"/v1/models/{_path_pattern(name)}"}},
-                **direct_json(200, body),
-            }
-        )
+        routes += [{"match": {"path": path}, **direct_json(200, body)} for path in _spellings(name)]
     unknown = direct_error(404, _NOT_FOUND, code="model_not_found", param="model")
     routes.append({"match": {"prefix": "/v1/models/"}, **unknown})
     return routes
 
 
-def _path_pattern(name: str) -> str:
-    """Return a pattern of a name's spellings in a path: plain where a path allows it, or %XX."""
-    return "".join(_byte_pattern(byte) for byte in name.encode())
-
-
-def _byte_pattern(byte: int) -> str:
-    encoded = f"(?i:%{byte:02x})"
-    plain = re.escape(chr(byte)) if 0x20 < byte < 0x7F and chr(byte) not in "%?#" else ""
-    return f"(?:{plain}|{encoded})" if plain else encoded
+def _spellings(name: str) -> list[str]:
+    """Return the paths by which clients ask for a model: plain, or percent-encoded as they do."""
+    plain = quote(name, safe="/:@!$&'()*+,;=~")
+    encoded = quote(name, safe="")
+    lower = re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)
+    return [f"/v1/models/{text}" for text in sorted({plain, encoded, lower})]
