@@ -26,7 +26,7 @@ from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls  # noqa: F
 from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
     http_protocol_options_pb2 as _http_protocol_options,
 )
-from google.protobuf import json_format
+from google.protobuf import any_pb2, json_format, symbol_database
 
 Json = dict[str, Any]
 
@@ -43,14 +43,45 @@ def seconds(value_s: float) -> str:
 
 def cluster(value: Json) -> Any:
     """Return the Cluster of its JSON form."""
-    return json_format.ParseDict(value, cluster_pb2.Cluster())
+    return _parse(value, cluster_pb2.Cluster())
 
 
 def listener(value: Json) -> Any:
     """Return the Listener of its JSON form."""
-    return json_format.ParseDict(value, listener_pb2.Listener())
+    return _parse(value, listener_pb2.Listener())
 
 
 def route_configuration(value: Json) -> Any:
     """Return the RouteConfiguration of its JSON form."""
-    return json_format.ParseDict(value, route_pb2.RouteConfiguration())
+    return _parse(value, route_pb2.RouteConfiguration())
+
+
+def _parse(value: Json, message: Any) -> Any:
+    json_format.ParseDict(value, message)
+    _settle(message)
+    return message
+
+
+def _settle(message: Any) -> None:
+    """Serialize every nested Any again, deterministically.
+
+    The parser packs them with map fields in arbitrary order, which would give equal content a
+    new version after each restart.
+    """
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            parts = (
+                value.values() if field.message_type.fields_by_name["value"].message_type else ()
+            )
+        else:
+            parts = value if field.is_repeated else (value,)
+        for part in parts:
+            if isinstance(part, any_pb2.Any):
+                packed = symbol_database.Default().GetSymbol(part.TypeName())()
+                part.Unpack(packed)
+                _settle(packed)
+                part.Pack(packed, deterministic=True)
+            else:
+                _settle(part)

@@ -1,0 +1,190 @@
+"""Our own payload checks: what Envoy would refuse, or accept and then fail on.
+
+xds-protos brings no validators, so the rules that matter are here. A violation names the resource,
+the value and what was expected; all violations of a set are returned, never the first alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from envoy.config.cluster.v3 import cluster_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import (
+    http_connection_manager_pb2,
+)
+from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
+
+from control_plane.metadata import socket_path_fault
+from control_plane.resources.view import Resources
+
+_EDS = cluster_pb2.Cluster.EDS
+_UINT32_MAX = 2**32 - 1
+_MAX_PRIORITY = 128
+_HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_THRESHOLD_FIELDS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+
+
+def check_resources(resources: Resources) -> tuple[str, ...]:
+    """Return every violation in a set of resources; none means that it may be published."""
+    violations: list[str] = []
+    for kind, names in _names(resources).items():
+        violations += [f"{kind} {name!r} is given twice" for name in _repeated(names)]
+    for cluster in resources.clusters:
+        violations += _check_cluster(cluster)
+    for assignment in resources.endpoints:
+        violations += _check_assignment(assignment)
+    for routes in resources.routes:
+        violations += _check_routes(routes)
+    violations += _check_references(resources)
+    return tuple(violations)
+
+
+def _names(resources: Resources) -> dict[str, list[str]]:
+    return {
+        "cluster": [cluster.name for cluster in resources.clusters],
+        "endpoints": [assignment.cluster_name for assignment in resources.endpoints],
+        "listener": [listener.name for listener in resources.listeners],
+        "routes": [routes.name for routes in resources.routes],
+    }
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)
+
+
+def _check_cluster(cluster: Any) -> Iterator[str]:
+    where = f"cluster {cluster.name!r}"
+    if cluster.connect_timeout.ToTimedelta().total_seconds() <= 0:
+        yield f"{where}: connect_timeout is not above 0"
+    priorities = {threshold.priority for threshold in cluster.circuit_breakers.thresholds}
+    if priorities != {0, 1}:
+        yield f"{where}: circuit-breaker thresholds are not given for DEFAULT and HIGH"
+    for threshold in cluster.circuit_breakers.thresholds:
+        for field in _THRESHOLD_FIELDS:
+            if not threshold.HasField(field) or getattr(threshold, field).value < 1:
+                yield f"{where}: circuit-breaker {field} is unset or below 1"
+    yield from _check_keep_alive(cluster, where)
+    if cluster.HasField("load_assignment"):
+        yield from _check_assignment(cluster.load_assignment)
+
+
+def _check_keep_alive(cluster: Any, where: str) -> Iterator[str]:
+    """An idle connection must be closed by Envoy before the engine closes it."""
+    declared = cluster.metadata.filter_metadata.get("wattmesh")
+    if declared is None or "keep_alive_s" not in declared:
+        return
+    keep_alive_s = declared["keep_alive_s"]
+    idle_s = upstream_idle_timeout(cluster)
+    if idle_s is None or idle_s >= keep_alive_s:
+        shown = "unset" if idle_s is None else f"{idle_s:g} s"
+        yield f"{where}: idle_timeout is {shown}, expected below the engine's {keep_alive_s:g} s"
+
+
+def upstream_idle_timeout(cluster: Any) -> float | None:
+    """Return the idle time-out (seconds) of a cluster's connections, None when it is unset."""
+    packed = cluster.typed_extension_protocol_options.get(_HTTP_OPTIONS)
+    if packed is None:
+        return None
+    options = http_protocol_options_pb2.HttpProtocolOptions()
+    packed.Unpack(options)
+    if not options.common_http_protocol_options.HasField("idle_timeout"):
+        return None
+    idle_timeout = options.common_http_protocol_options.idle_timeout
+    return float(idle_timeout.ToTimedelta().total_seconds())
+
+
+def _check_assignment(assignment: Any) -> Iterator[str]:
+    where = f"endpoints {assignment.cluster_name!r}"
+    addresses = [
+        _address(host) for locality in assignment.endpoints for host in locality.lb_endpoints
+    ]
+    yield from (f"{where}: {address} is listed twice" for address in _repeated(addresses))
+    for locality in assignment.endpoints:
+        yield from _check_hosts(locality.lb_endpoints, where)
+    yield from _check_localities(assignment.endpoints, where)
+
+
+def _address(host: Any) -> str:
+    address = host.endpoint.address
+    if address.WhichOneof("address") == "pipe":
+        return f"unix:{address.pipe.path}"
+    return f"{address.socket_address.address}:{address.socket_address.port_value}"
+
+
+def _check_hosts(hosts: Iterable[Any], where: str) -> Iterator[str]:
+    total = 0
+    for host in hosts:
+        weight = host.load_balancing_weight.value
+        if host.HasField("load_balancing_weight") and weight < 1:
+            yield f"{where}: the weight of {_address(host)} is {weight}, expected at least 1"
+        total += weight or 1
+        if host.endpoint.address.WhichOneof("address") == "pipe":
+            fault = socket_path_fault(host.endpoint.address.pipe.path)
+            if fault:
+                yield f"{where}: socket {host.endpoint.address.pipe.path!r}, expected {fault}"
+    if total > _UINT32_MAX:
+        yield f"{where}: weights sum to {total}, more than {_UINT32_MAX}"
+
+
+def _check_localities(localities: Iterable[Any], where: str) -> Iterator[str]:
+    weights: Counter[int] = Counter()
+    seen: Counter[tuple[int, str]] = Counter()
+    for locality in localities:
+        seen[locality.priority, str(locality.locality)] += 1
+        if locality.HasField("load_balancing_weight"):
+            weights[locality.priority] += locality.load_balancing_weight.value
+            if locality.load_balancing_weight.value < 1:
+                yield f"{where}: a locality's weight is 0, expected at least 1"
+    if any(times > 1 for times in seen.values()):
+        yield f"{where}: a locality is given twice in one priority"
+    if any(weight > _UINT32_MAX for weight in weights.values()):
+        yield f"{where}: locality weights sum to more than {_UINT32_MAX}"
+    priorities = sorted({priority for priority, _ in seen})
+    if priorities != list(range(len(priorities))) or len(priorities) > _MAX_PRIORITY:
+        yield f"{where}: priorities are {priorities}, expected 0, 1, ... without a gap"
+
+
+def _check_routes(routes: Any) -> Iterator[str]:
+    for host in routes.virtual_hosts:
+        for route in host.routes:
+            split = route.route.weighted_clusters.clusters
+            total = sum(part.weight.value for part in split)
+            if split and not 1 <= total <= _UINT32_MAX:
+                names = ", ".join(part.name for part in split)
+                yield f"routes {routes.name!r}: weights of {names} sum to {total}, expected 1 up"
+
+
+def _check_references(resources: Resources) -> Iterator[str]:
+    clusters = {cluster.name for cluster in resources.clusters}
+    assignments = {assignment.cluster_name for assignment in resources.endpoints}
+    wanted = {eds_name(c) for c in resources.clusters if c.type == _EDS}
+    yield from (f"cluster {name!r} has no endpoints" for name in sorted(wanted - assignments))
+    yield from (f"endpoints {name!r} have no cluster" for name in sorted(assignments - wanted))
+    for routes in resources.routes:
+        missing = sorted(set(_route_clusters(routes)) - clusters)
+        yield from (f"routes {routes.name!r}: cluster {name!r} is missing" for name in missing)
+    served = {routes.name for routes in resources.routes}
+    for listener in resources.listeners:
+        missing = sorted(set(_rds_names(listener)) - served)
+        yield from (f"listener {listener.name!r}: routes {name!r} are missing" for name in missing)
+
+
+def eds_name(cluster: Any) -> str:
+    """Return the name under which an EDS cluster asks for its endpoints."""
+    return str(cluster.eds_cluster_config.service_name or cluster.name)
+
+
+def _route_clusters(routes: Any) -> Iterator[str]:
+    for host in routes.virtual_hosts:
+        for route in host.routes:
+            if route.route.cluster:
+                yield route.route.cluster
+            yield from (part.name for part in route.route.weighted_clusters.clusters)
+
+
+def _rds_names(listener: Any) -> Iterator[str]:
+    for chain in listener.filter_chains:
+        for network_filter in chain.filters:
+            manager = http_connection_manager_pb2.HttpConnectionManager()
+            if network_filter.typed_config.Unpack(manager) and manager.HasField("rds"):
+                yield manager.rds.route_config_name

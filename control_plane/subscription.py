@@ -1,0 +1,162 @@
+"""What one stream wants of one resource type, what it holds, and what it is still owed.
+
+The rules are those of incremental xDS: subscriptions always count, even beside a stale nonce;
+a held resource that is named again is sent again; a name that does not exist is answered as
+removed and stays watched.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from control_plane.snapshot import VersionedResource
+
+WILDCARD = "*"
+_IN_DOUBT = ""  # the version of a resource that the client refused: it may hold part of it
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a stream is owed of one type."""
+
+    resources: tuple[VersionedResource, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.resources or self.removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """A response that is neither acknowledged nor refused yet."""
+
+    nonce: str
+    versions: Mapping[str, str]  # name → version of the resources sent
+    removed: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Subscription:
+    """The state of one type on one stream."""
+
+    wildcard: bool = False
+    names: set[str] = field(default_factory=set)
+    held: dict[str, str] = field(default_factory=dict)  # name → version that the client has
+    refused: dict[str, str] = field(default_factory=dict)  # name → version last NACKed
+    forced: set[str] = field(default_factory=set)  # to be sent although held
+    unanswered: set[str] = field(default_factory=set)  # named, and not answered since
+    outstanding: Outstanding | None = None
+    greeted: bool = False  # something was sent, so an Envoy that waits for a first answer has it
+    responses: int = 0
+    acked_nonce: str = ""
+    last_error: str = ""
+
+    @classmethod
+    def first(
+        cls, subscribe: Iterable[str], held: Mapping[str, str], *, may_be_wildcard: bool
+    ) -> "Subscription":
+        """Return the state after a stream's first request for a type.
+
+        No name at all means everything, for the types that know a wildcard.
+        """
+        names = set(subscribe)
+        subscription = cls(held=dict(held), greeted=bool(held))
+        if may_be_wildcard and (not names or WILDCARD in names):
+            subscription.wildcard = True
+        subscription.names = names - {WILDCARD}
+        subscription.unanswered = {name for name in subscription.names if name not in held}
+        return subscription
+
+    def subscribe(self, names: Iterable[str], unsubscribed: frozenset[str]) -> None:
+        """Add names; each is answered, held or not. A name that is also unsubscribed is not."""
+        for name in names:
+            if name in unsubscribed:
+                continue
+            if name == WILDCARD:
+                self.wildcard = True
+                continue
+            self.names.add(name)
+            self.unanswered.add(name)
+
+    def unsubscribe(self, names: Iterable[str]) -> None:
+        """Drop names. One that the wildcard still covers is sent again, as the protocol asks."""
+        for name in names:
+            if name == WILDCARD:
+                self._end_wildcard()
+            elif name in self.names:
+                self.names.discard(name)
+                self.unanswered.discard(name)
+                if self.wildcard:
+                    self.unanswered.add(name)
+                else:
+                    self._forget(name)
+
+    def _end_wildcard(self) -> None:
+        self.wildcard = False
+        for name in set(self.held) - self.names:
+            self._forget(name)
+        self.unanswered &= self.names
+
+    def _forget(self, name: str) -> None:
+        self.held.pop(name, None)
+        self.refused.pop(name, None)
+        self.forced.discard(name)
+
+    def covers(self, name: str) -> bool:
+        """Whether the stream wants this name."""
+        return self.wildcard or name in self.names
+
+    def owed(self, current: Mapping[str, VersionedResource]) -> Changes:
+        """Return what must be sent so that the stream has what it wants of the current set."""
+        wanted = current if self.wildcard else sorted(self.names & current.keys())
+        resources = tuple(current[name] for name in wanted if self._owes(current[name]))
+        gone = {name for name in self.held if name not in current and self.covers(name)}
+        gone |= {name for name in self.unanswered if name not in current}
+        return Changes(resources, tuple(sorted(gone)))
+
+    def _owes(self, resource: VersionedResource) -> bool:
+        name = resource.name
+        if name in self.forced or name in self.unanswered:
+            return self.refused.get(name) != resource.version or name in self.unanswered
+        changed = self.held.get(name) != resource.version
+        return changed and self.refused.get(name) != resource.version
+
+    def sent(self, nonce: str, changes: Changes) -> None:
+        """Record a response that leaves now."""
+        versions = {resource.name: resource.version for resource in changes.resources}
+        self.outstanding = Outstanding(nonce, versions, changes.removed)
+        answered = {*versions, *changes.removed}
+        self.unanswered -= answered
+        self.forced -= answered
+        self.greeted = True
+        self.responses += 1
+
+    def acknowledged(self) -> None:
+        """Record that the outstanding response was taken."""
+        if self.outstanding is None:
+            return
+        self._settle_removals(self.outstanding)
+        for name, version in self.outstanding.versions.items():
+            if self.covers(name):
+                self.held[name] = version
+        self.acked_nonce, self.last_error = self.outstanding.nonce, ""
+        self.outstanding = None
+
+    def rejected(self, message: str) -> None:
+        """Record that the outstanding response was refused; its versions are not sent again.
+
+        Envoy applies the valid part of a refused response, so every name in it is in doubt: any
+        other version is sent at once, the one before included.
+        """
+        if self.outstanding is None:
+            return
+        self._settle_removals(self.outstanding)
+        for name, version in self.outstanding.versions.items():
+            if self.covers(name):
+                self.held[name] = _IN_DOUBT
+                self.refused[name] = version
+        self.last_error = message
+        self.outstanding = None
+
+    def _settle_removals(self, outstanding: Outstanding) -> None:
+        for name in outstanding.removed:
+            self.held.pop(name, None)
