@@ -3,18 +3,65 @@
 
 PYTHON ?= python3
 ENGINE ?= simulated
+ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip -qq --disable-pip-version-check
+COVERAGE := --cov --cov-branch --cov-report=term:skip-covered
+export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help up test check format lock clean
+.PHONY: help up test check format lint lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }'
 
 $(VENV)/.ready: .ci/locks/mesh.txt pyproject.toml
 	@echo "==> setting up $(VENV) from .ci/locks/mesh.txt"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/locks/mesh.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@.ci/make-venv $(VENV)
+	@$(PIP) install --require-hashes -r .ci/locks/mesh.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+up: $(VENV)/.ready ## run a mesh here (ENGINE=vllm for real engines, ARGS= for options of `wattmesh up`)
+ifeq ($(ENGINE),vllm)
+	@.ci/install-vllm
+	@WATTMESH_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python wattmesh up --engine vllm $(ARGS)
+else
+	@wattmesh up --engine $(ENGINE) $(ARGS)
+endif
+
+test: $(VENV)/.ready ## set up everything and run every check and test (ARGS= for pytest)
+	@.ci/prepare-tests
+	@$(MAKE) --no-print-directory lint
+	@pytest $(COVERAGE) $(ARGS)
+
+check: lint ## format check, lint, types, and the tests that need no vLLM
+	@pytest $(COVERAGE) tests --ignore=tests/e2e $(ARGS)
+
+lint: $(VENV)/.ready ## format check, ruff and mypy
+	@ruff format --check --quiet
+	@ruff check --quiet
+	@mypy
+
+format: $(VENV)/.ready ## rewrite the sources in the one format
+	@ruff format
+	@ruff check --fix-only --quiet
+
+# Locks hold hashes and no address, so that each machine's pip decides where packages come from.
+PIP_COMPILE := CUSTOM_COMPILE_COMMAND="make lock" .tools/pip-tools/bin/pip-compile --quiet --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --strip-extras --allow-unsafe
+
+.tools/pip-tools/.ready:
+	@echo "==> setting up pip-tools"
+	@.ci/make-venv .tools/pip-tools
+	@.tools/pip-tools/bin/pip -qq --disable-pip-version-check install 'pip-tools>=7.5,<8'
+	@touch $@
+
+lock: .tools/pip-tools/.ready ## compile both locks again (ARGS=--upgrade for newer versions)
+	@$(PIP_COMPILE) $(ARGS) --extra dev -o .ci/locks/mesh.txt pyproject.toml
+	@$(PIP_COMPILE) $(ARGS) -o .ci/locks/vllm.txt .ci/locks/vllm.in
+
+clean: ## remove everything that the other targets set up or wrote
+	rm -rf .venv .venv-vllm .tools build *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find control_plane engines observability tests -name __pycache__ -prune -exec rm -rf {} +
