@@ -1,0 +1,200 @@
+"""The aggregated discovery service over grpc.aio: sockets and tasks around `AdsStream`.
+
+Streams are refused as UNAVAILABLE until a plan is in force, so that no Envoy ever mistakes "not
+known yet" for "gone".
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+from envoy.service.discovery.v3 import ads_pb2_grpc
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.errors import InputError
+from control_plane.metrics import Metrics
+from control_plane.resources import View, parse_view
+from control_plane.store import SnapshotStore
+from control_plane.stream import Acked, AdsStream, Event, Ignored, Nacked, StreamError, Subscribed
+from control_plane.xds_status import StreamStatus, stream_status
+from engines.sockets import claim_socket
+
+logger = structlog.get_logger()
+
+_MAX_REQUEST_BYTES = 4 * 1024 * 1024
+_MAX_STREAMS = 10_000
+_STOP_GRACE_S = 1.0
+_KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
+    """Serves every stream from one store."""
+
+    def __init__(self, store: SnapshotStore, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._streams: dict[AdsStream, tuple[View | None, float]] = {}
+
+    def status(self) -> list[StreamStatus]:
+        """Return the state of every open stream, sorted by node."""
+        statuses = [
+            stream_status(stream, view.role, connected_since)
+            for stream, (view, connected_since) in self._streams.items()
+            if view is not None
+        ]
+        return sorted(statuses, key=lambda status: (status.role, status.node))
+
+    async def StreamAggregatedResources(  # noqa: N802 named by the protocol
+        self, _requests: AsyncIterator[Any], context: Any
+    ) -> None:
+        """Refuse the state-of-the-world variant, saying what to use."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, "use DELTA_GRPC: this server speaks incremental xDS"
+        )
+
+    async def DeltaAggregatedResources(  # noqa: N802 named by the protocol
+        self, requests: AsyncIterator[Any], context: Any
+    ) -> AsyncIterator[Any]:
+        """Serve one Envoy until it goes or breaks the protocol."""
+        if self._store.plan is None:
+            await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
+        stream = AdsStream(lambda: secrets.token_hex(8))
+        self._streams[stream] = (None, time.time())
+        try:
+            async for response in self._serve(stream, requests, context):
+                yield response
+        finally:
+            self._close(stream)
+
+    async def _serve(
+        self, stream: AdsStream, requests: AsyncIterator[Any], context: Any
+    ) -> AsyncIterator[Any]:
+        reader = asyncio.ensure_future(anext(requests, None))
+        view: View | None = None
+        bell = self._store.bell()
+        ringing = asyncio.ensure_future(bell.wait())
+        try:
+            while True:
+                await _first_of(reader, ringing, deadline=stream.next_deadline())
+                if reader.done():
+                    request = reader.result()
+                    if request is None:
+                        return
+                    view = await self._take(stream, view, request, context)
+                    reader = asyncio.ensure_future(anext(requests, None))
+                if ringing.done():
+                    bell = self._store.bell()
+                    ringing = asyncio.ensure_future(bell.wait())
+                if view is not None:
+                    for response in self._responses(stream, view):
+                        yield response
+        finally:
+            reader.cancel()
+            ringing.cancel()
+
+    async def _take(
+        self, stream: AdsStream, view: View | None, request: Any, context: Any
+    ) -> View | None:
+        """Feed one request; return the stream's view, known from the first request on."""
+        try:
+            events = stream.receive(request)
+            if view is None:
+                view = parse_view(stream.node)
+                self._open(stream, view)
+        except StreamError as error:
+            await _abort(context, error.status, str(error))
+        except InputError as error:
+            await _abort(context, "INVALID_ARGUMENT", str(error))
+        for event in events:
+            self._note(stream, event)
+        return view
+
+    def _responses(self, stream: AdsStream, view: View) -> list[Any]:
+        snapshot = self._store.snapshot(view)
+        if snapshot is not None:
+            stream.set_snapshot(snapshot)
+        responses = stream.responses(time.monotonic())
+        for response in responses:
+            kind = _short(response.type_url)
+            self._metrics.xds_responses.labels(kind).inc()
+            self._metrics.xds_resources.labels(kind).inc(len(response.resources))
+        return responses
+
+    def _open(self, stream: AdsStream, view: View) -> None:
+        self._streams[stream] = (view, time.time())
+        self._metrics.xds_streams.labels(view.role).inc()
+        logger.info("Envoy connected", node=stream.node.id, role=view.role)
+
+    def _close(self, stream: AdsStream) -> None:
+        view, _ = self._streams.pop(stream)
+        if view is None:
+            return
+        self._metrics.xds_streams.labels(view.role).dec()
+        logger.info("Envoy gone", node=stream.node.id, role=view.role)
+        if all(other != view for other, _ in self._streams.values()):
+            self._store.forget(view)
+
+    def _note(self, stream: AdsStream, event: Event) -> None:
+        if isinstance(event, Nacked):
+            logger.warning(
+                "Envoy refused a response, its content is not sent again",
+                node=stream.node.id,
+                type=_short(event.type_url),
+                resources=[name for name, _ in event.versions][:10],
+                reason=event.message,
+            )
+        if isinstance(event, Ignored) and event.reason == "not served here":
+            logger.info("request ignored", node=stream.node.id, type=event.type_url[:200])
+            return
+        self._metrics.xds_requests.labels(_short(event.type_url), _KINDS[type(event)]).inc()
+
+
+@contextlib.asynccontextmanager
+async def serve_ads(
+    service: AdsService, addresses: Sequence[UnixSocket | HostPort]
+) -> AsyncIterator[None]:
+    """Serve ADS on every address while the context is open. Unix sockets get mode 0660."""
+    server = grpc.aio.server(options=_OPTIONS)
+    ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(service, server)
+    for address in addresses:
+        if isinstance(address, UnixSocket):
+            claim_socket(address.path)
+        server.add_insecure_port(str(address))
+    await server.start()
+    sockets = [Path(address.path) for address in addresses if isinstance(address, UnixSocket)]
+    for path in sockets:
+        path.chmod(0o660)
+    try:
+        yield
+    finally:
+        await server.stop(_STOP_GRACE_S)
+        for path in sockets:
+            path.unlink(missing_ok=True)
+
+
+async def _first_of(*tasks: "asyncio.Future[Any]", deadline: float | None) -> None:
+    timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _abort(context: Any, status: str, message: str) -> NoReturn:
+    await context.abort(getattr(grpc.StatusCode, status), message)
+    raise AssertionError("abort returned")  # it raises; this line tells the type checker
+
+
+def _short(type_url: str) -> str:
+    return type_url.rpartition(".")[2]

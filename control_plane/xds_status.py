@@ -1,0 +1,60 @@
+"""What each connected Envoy holds, for `wattmesh status` and /v1/xds/status.
+
+The states are the ones that Istio's operators know: SYNCED, NOT_SENT, STALE, ERROR.
+"""
+
+from dataclasses import dataclass
+
+from control_plane.stream import AdsStream
+from control_plane.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeStatus:
+    """One resource type on one stream."""
+
+    type: str  # e.g. "Cluster"
+    state: str  # SYNCED | NOT_SENT | STALE | ERROR
+    resources: int  # that the Envoy holds
+    responses: int  # sent on this stream
+    last_error: str  # tail of the last NACK's text, empty when the last answer was an ACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStatus:
+    """One connected Envoy."""
+
+    node: str
+    role: str
+    envoy_version: str
+    connected_since: float  # seconds since the epoch
+    types: tuple[TypeStatus, ...]
+
+
+def stream_status(stream: AdsStream, role: str, connected_since: float) -> StreamStatus:
+    """Return the state of one stream."""
+    version = stream.node.user_agent_build_version.version
+    return StreamStatus(
+        node=stream.node.id,
+        role=role,
+        envoy_version=f"{version.major_number}.{version.minor_number}.{version.patch}",
+        connected_since=connected_since,
+        types=tuple(
+            TypeStatus(
+                type=type_url.rpartition(".")[2],
+                state=_state(subscription),
+                resources=len(subscription.held),
+                responses=subscription.responses,
+                last_error=subscription.last_error,
+            )
+            for type_url, subscription in stream.subscriptions.items()
+        ),
+    )
+
+
+def _state(subscription: Subscription) -> str:
+    if subscription.last_error:
+        return "ERROR"
+    if subscription.outstanding is not None:
+        return "STALE"
+    return "SYNCED" if subscription.greeted else "NOT_SENT"
