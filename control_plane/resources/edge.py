@@ -42,6 +42,7 @@ def _cluster_name(pool: PoolPlan) -> str:
 def _listener(plan: Plan, view: View) -> Json:
     manager = http_connection_manager(
         EDGE,
+        faces_callers=True,
         http_filters=[_model_from_body()],
         max_request_bytes=plan.max_request_bytes,
         retry_after_s=plan.retry_after_s,

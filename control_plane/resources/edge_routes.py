@@ -40,12 +40,6 @@ _VLLM_PATHS = (
 # Connect failures and answers that say "not me": a node that is full or whose engine just died.
 _RETRY_ON = "gateway-error,connect-failure,refused-stream,reset-before-request"
 _NOT_FOUND = "The model does not exist; GET /v1/models lists those that are served."
-_RESERVED_HEADERS = (
-    "x-wattmesh-engine",
-    "x-wattmesh-version",
-    "x-wattmesh-degraded",
-    "x-wattmesh-priority",
-)
 
 
 def edge_route_configuration(name: str, plan: Plan) -> Json:
@@ -86,11 +80,8 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
     return {
         "name": name,
         "virtual_hosts": [{"name": name, "domains": ["*"], "routes": routes}],
-        "request_headers_to_remove": list(_RESERVED_HEADERS),
         # The list of models is one direct response; 1 MiB holds some ten thousand of them.
         "max_direct_response_body_size_bytes": 1024 * 1024,
-        # So that the pool chosen by a route is set after a caller's own header was removed.
-        "most_specific_header_mutations_wins": True,
     }
 
 

@@ -13,6 +13,14 @@ _IDLE_CONNECTION_S = 3600.0
 _HEADERS_TIMEOUT_S = 30.0
 _STREAM_IDLE_S = 300.0  # until a route is chosen; each route then sets its own
 
+_RESERVED_HEADERS = (
+    "x-wattmesh-pool",
+    "x-wattmesh-engine",
+    "x-wattmesh-version",
+    "x-wattmesh-degraded",
+    "x-wattmesh-priority",
+)
+
 _ACCESS_LOG_FIELDS = {
     "time": "%START_TIME%",
     "method": "%REQ(:METHOD)%",
@@ -33,9 +41,18 @@ _ACCESS_LOG_FIELDS = {
 
 
 def http_connection_manager(
-    name: str, *, http_filters: list[Json], max_request_bytes: int, retry_after_s: int
+    name: str,
+    *,
+    faces_callers: bool,
+    http_filters: list[Json],
+    max_request_bytes: int,
+    retry_after_s: int,
 ) -> Json:
-    """Return the network filter of a listener whose routes come by RDS under the same name."""
+    """Return the network filter of a listener whose routes come by RDS under the same name.
+
+    Where it faces callers, headers that steer Envoy or claim what only we may say are dropped
+    before anything reads them, and the caller's address is the connection's.
+    """
     return {
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
@@ -55,9 +72,8 @@ def http_connection_manager(
             "stream_idle_timeout": seconds(_STREAM_IDLE_S),
             "request_headers_timeout": seconds(_HEADERS_TIMEOUT_S),
             "server_name": "wattmesh",
-            "use_remote_address": True,
-            # No caller is internal, wherever it calls from: x-envoy-* of a caller never counts.
-            "internal_address_config": {"unix_sockets": False},
+            "use_remote_address": faces_callers,
+            "early_header_mutation_extensions": [_drop_reserved_headers()] if faces_callers else [],
             "preserve_external_request_id": True,
             "normalize_path": True,
             "local_reply_config": local_reply_config(
@@ -72,6 +88,18 @@ def http_connection_manager(
                     },
                 }
             ],
+        },
+    }
+
+
+def _drop_reserved_headers() -> Json:
+    reserved = [{"remove": name} for name in _RESERVED_HEADERS]
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {
+            "@type": f"{TYPE}envoy.extensions.http.early_header_mutation.header_mutation.v3"
+            ".HeaderMutation",
+            "mutations": [{"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}}, *reserved],
         },
     }
 

@@ -19,6 +19,9 @@ from envoy.extensions.filters.http.router.v3 import router_pb2 as _router  # noq
 from envoy.extensions.filters.network.http_connection_manager.v3 import (  # noqa: F401
     http_connection_manager_pb2 as _http_connection_manager,
 )
+from envoy.extensions.http.early_header_mutation.header_mutation.v3 import (  # noqa: F401
+    header_mutation_pb2 as _header_mutation,
+)
 from envoy.extensions.retry.host.previous_hosts.v3 import (  # noqa: F401
     previous_hosts_pb2 as _previous_hosts,
 )

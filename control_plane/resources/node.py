@@ -74,6 +74,7 @@ def _listener(plan: Plan, node: NodePlan) -> Json:
                 "filters": [
                     http_connection_manager(
                         MESH,
+                        faces_callers=False,
                         http_filters=[],
                         max_request_bytes=plan.max_request_bytes,
                         retry_after_s=plan.retry_after_s,
