@@ -1,0 +1,149 @@
+"""The admin API: what the control plane knows and does, read-only, on its own address.
+
+On a Unix socket the mode 0660 is the access control: owner and group of the process. Errors are
+JSON, like the answers. It never holds a prompt, because the control plane never sees one.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.errors import Problem
+from control_plane.fleet import Fleet
+from control_plane.guard import GuardState
+from control_plane.metrics import Metrics
+from control_plane.plan import Plan
+from control_plane.plan_view import fleet_to_json, plan_to_json
+from control_plane.xds_status import StreamStatus
+from engines.sockets import SOCKET_UMASK, claim_socket
+
+_STOP_GRACE_S = 1.0
+
+
+class Observed(Protocol):
+    """What the admin API shows; the control plane is it."""
+
+    metrics: Metrics
+    guard: GuardState
+    fleet: Fleet | None
+    streams: Callable[[], list[StreamStatus]]
+
+    @property
+    def plan(self) -> Plan | None: ...
+    def not_ready(self) -> str | None: ...
+    def problems(self) -> tuple[Problem, ...]: ...
+
+
+@contextlib.asynccontextmanager
+async def serve_admin(plane: Observed, address: UnixSocket | HostPort) -> AsyncIterator[None]:
+    """Serve the admin API while the context is open; its socket is gone afterwards."""
+    runner = web.AppRunner(build_admin(plane), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+    await runner.setup()
+    try:
+        if isinstance(address, UnixSocket):
+            await web.SockSite(runner, _bind(address.path)).start()
+        else:
+            await web.TCPSite(runner, address.host, address.port).start()
+        yield
+    finally:
+        await runner.cleanup()
+        _remove(address)
+
+
+def _bind(path: str) -> socket.socket:
+    """Return a bound socket that never was open to others, not even between two calls."""
+    claim_socket(path)
+    umask = os.umask(SOCKET_UMASK)
+    try:
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bound.bind(path)
+    finally:
+        os.umask(umask)
+    return bound
+
+
+def _remove(address: UnixSocket | HostPort) -> None:
+    if isinstance(address, UnixSocket):
+        Path(address.path).unlink(missing_ok=True)
+
+
+def build_admin(plane: Observed) -> web.Application:
+    """Return the application."""
+    api = _Admin(plane)
+    app = web.Application(middlewares=[_errors_as_json])
+    app.router.add_get("/ready", api.ready)
+    app.router.add_get("/metrics", api.metrics)
+    app.router.add_get("/v1/fleet", api.fleet)
+    app.router.add_get("/v1/plan", api.plan)
+    app.router.add_get("/v1/xds/status", api.xds_status)
+    return app
+
+
+class _Admin:
+    """The handlers."""
+
+    def __init__(self, plane: Observed) -> None:
+        self._plane = plane
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        reason = self._plane.not_ready()
+        problems = [str(problem) for problem in self._plane.problems()]
+        body = {"ready": reason is None, "reason": reason, "problems": problems}
+        return _json(body, status=200 if reason is None else 503)
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        text = generate_latest(self._plane.metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def fleet(self, _request: web.Request) -> web.Response:
+        fleet, guard = self._plane.fleet, self._plane.guard
+        if fleet is None:
+            return self._not_ready()
+        return _json(await asyncio.to_thread(fleet_to_json, fleet, guard))
+
+    async def plan(self, _request: web.Request) -> web.Response:
+        plan = self._plane.plan
+        return (
+            self._not_ready()
+            if plan is None
+            else _json(await asyncio.to_thread(plan_to_json, plan))
+        )
+
+    async def xds_status(self, _request: web.Request) -> web.Response:
+        return _json({"streams": [dataclasses.asdict(stream) for stream in self._plane.streams()]})
+
+    def _not_ready(self) -> web.Response:
+        return _error(503, "not_ready", self._plane.not_ready() or "not ready")
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        code = error.reason.lower().replace(" ", "_")
+        answer = _error(error.status, code, f"{request.method} {request.path}: {error.reason}")
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return _json({"error": {"code": code, "message": message}}, status=status)
+
+
+def _json(body: Any, *, status: int = 200) -> web.Response:
+    return web.json_response(body, status=status, dumps=json.dumps)

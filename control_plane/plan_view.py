@@ -1,0 +1,136 @@
+"""A plan and a fleet as plain JSON values: the form of `plan -o json` and of the admin API.
+
+Public API. Unknown values are left out or null, never zero. `share` is the part (0-1) of its
+model's traffic that an engine gets when all edges follow the plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from control_plane.errors import Problem
+from control_plane.fleet import Engine, Fleet, Node
+from control_plane.guard import GuardState
+from control_plane.identity import Pool
+from control_plane.plan import EnginePlan, ModelPlan, Plan, PoolPlan
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON values."""
+    shares = engine_shares(plan)
+    return {
+        "engines": [_engine_plan(engine, shares) for engine in plan.engines],
+        "models": [_model(model) for model in plan.models],
+        "pools": [_pool(pool) for pool in plan.pools],
+        "problems": [str(problem) for problem in plan.problems],
+    }
+
+
+def fleet_to_json(fleet: Fleet, guard: GuardState) -> dict[str, Any]:
+    """Return the fleet as JSON values, and which of its engines are held against a loss."""
+    return {
+        "nodes": [_node(node) for node in fleet.nodes],
+        "held": sorted(guard.held),
+        "problems": [str(problem) for problem in fleet.problems],
+    }
+
+
+def problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """Return one line for each problem."""
+    return [" ".join(str(problem).split("\n")) for problem in problems]
+
+
+def engine_shares(plan: Plan) -> Mapping[str, float]:
+    """Return each live engine's share (0-1) of its model's traffic, by engine ID."""
+    routed: dict[Pool, float] = {}
+    live = {pool.pool for pool in plan.pools if pool.endpoints}
+    for model in plan.models:
+        total = sum(weight for _, weight in model.routes)
+        for pool, weight in model.routes:
+            routed[pool] = weight / total if total else 0.0
+    weights: dict[Pool, int] = {}
+    for engine in plan.engines:
+        weights[engine.pool] = weights.get(engine.pool, 0) + engine.weight
+    return {
+        engine.id: routed.get(engine.pool, 0.0) * engine.weight / weights[engine.pool]
+        for engine in plan.engines
+        if engine.weight and engine.pool in live
+    }
+
+
+def _engine_plan(engine: EnginePlan, shares: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "node": engine.node,
+        "engine": engine.engine,
+        "id": engine.id,
+        "model": engine.pool.model,
+        "version": engine.pool.version,
+        "gpu": engine.gpu,
+        "gpu_count": engine.gpu_count,
+        "gpu_power": engine.gpu_power,
+        "power_source": engine.power_source.value,
+        "weight": engine.weight,
+        "max_connections": engine.max_connections,
+        "state": engine.state.value,
+        "share": round(shares.get(engine.id, 0.0), 6),
+    }
+
+
+def _model(model: ModelPlan) -> dict[str, Any]:
+    return {
+        "model": model.model,
+        "aliases": list(model.aliases),
+        "balance": model.balance,
+        "generation_timeout_s": model.generation_timeout_s,
+        "live": model.live,
+        "versions": [{"version": pool.version, "weight": weight} for pool, weight in model.routes],
+    }
+
+
+def _pool(pool: PoolPlan) -> dict[str, Any]:
+    thresholds = pool.edge_thresholds
+    return {
+        "model": pool.pool.model,
+        "version": pool.pool.version,
+        "cluster": pool.pool.cluster,
+        "endpoints": [
+            {
+                "node": endpoint.node,
+                "address": endpoint.address,
+                "port": endpoint.port,
+                "weight": endpoint.weight,
+            }
+            for endpoint in pool.endpoints
+        ],
+        "edge_thresholds": {
+            "max_connections": thresholds.max_connections,
+            "max_pending_requests": thresholds.max_pending_requests,
+            "max_requests": thresholds.max_requests,
+            "max_retries": thresholds.max_retries,
+        },
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "node": node.id,
+        "address": node.address,
+        "port": node.port,
+        "engines": [_engine(engine) for engine in node.engines],
+    }
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    return {
+        "engine": engine.name,
+        "id": engine.id,
+        "model": engine.pool.model,
+        "version": engine.pool.version,
+        "socket": engine.socket,
+        "state": engine.state.value,
+        "gpu": engine.gpu,
+        "gpu_count": engine.gpu_count,
+        "gpu_power": engine.gpu_power,
+        "power_source": engine.power_source.value,
+        "max_num_seqs": engine.max_num_seqs,
+        "keep_alive_s": engine.keep_alive_s,
+    }

@@ -1,0 +1,261 @@
+"""The control plane put together: sources → guard → debounce → plan → store → ADS.
+
+One direction; every arrow before the store is a pure function. Nothing is served until the first
+complete catalog and the first good policy were read. From then on a bad policy, a failed read or
+refused resources leave the last good ones in force.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.admin import serve_admin
+from control_plane.ads import AdsService, serve_ads
+from control_plane.catalog_files import FileRead, follow_catalog_file, follow_policy_file
+from control_plane.consul_catalog import watch_consul
+from control_plane.debounce import Debounce, Pending, due_at_s, note_change
+from control_plane.errors import Problem
+from control_plane.fleet import Fleet, build_fleet
+from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, pass_time
+from control_plane.metrics import Metrics
+from control_plane.plan import Plan, plan_fleet
+from control_plane.plan_metrics import set_plan_metrics
+from control_plane.policy import Policy
+from control_plane.resources import build_resources
+from control_plane.snapshot import make_snapshot
+from control_plane.store import SnapshotStore
+from control_plane.xds_status import StreamStatus
+from engines.gpu import GpuTable, load_gpu_table
+
+logger = structlog.get_logger()
+
+CatalogSource = AsyncIterator[CatalogRead]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneConfig:
+    """How one control plane runs."""
+
+    catalog: str  # "consul", or the path of a recorded answer
+    policy: Path | None  # None = the empty policy
+    xds_addresses: tuple[UnixSocket | HostPort, ...]
+    admin_address: UnixSocket | HostPort
+    consul_address: str = "http://127.0.0.1:8500"
+    consul_token: str | None = None
+    debounce: Debounce = field(default_factory=Debounce)
+    hold_s: float = HOLD_S
+
+
+class ControlPlane:
+    """What is in force, and what is about to be. Used from one event loop."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        metrics: Metrics,
+        gpus: GpuTable,
+        *,
+        guarded: bool,
+        hold_s: float,
+    ) -> None:
+        self.metrics = metrics
+        self.guard = GuardState()
+        self.fleet: Fleet | None = None
+        self.streams: Callable[[], list[StreamStatus]] = list
+        self._store = store
+        self._gpus = gpus
+        self._guarded = guarded
+        self._hold_s = hold_s
+        self._policy: Policy | None = None
+        self._policy_problems: tuple[Problem, ...] = ()
+        self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
+        self._pending: Pending | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force."""
+        return self._store.plan
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return what is wrong with the inputs now: refused documents, then dropped entries."""
+        dropped = self.plan.problems if self.plan else ()
+        return (*self._policy_problems, *self._catalog_problems, *dropped)
+
+    def not_ready(self) -> str | None:
+        """Return why nothing is served yet, or None when it is."""
+        if self.plan is not None:
+            return None
+        if self.guard.seen is None:
+            return _because("the catalog was not read yet", self._catalog_problems)
+        if self.guard.catalog is None:
+            return "the catalog was empty at first sight; waiting for an engine or a second proof"
+        if self._policy is None:
+            return _because("there is no good policy yet", self._policy_problems)
+        return "the first plan is about to be published"
+
+    async def follow_catalog(
+        self, reads: AsyncIterator[CatalogRead | FileRead[CatalogRead]]
+    ) -> None:
+        """Take every catalog of a source, until cancelled."""
+        async for item in reads:
+            read = item.value if isinstance(item, FileRead) else item
+            if isinstance(item, FileRead):
+                self._catalog_problems = item.problems
+                _log_problems("catalog refused, the last good one stays in force", item.problems)
+            if read is not None:
+                self._take_catalog(read)
+
+    async def follow_policy(self, reads: AsyncIterator[FileRead[Policy]]) -> None:
+        """Take every good policy of a source, until cancelled."""
+        async for read in reads:
+            self._policy_problems = read.problems
+            self.metrics.policy_errors.set(len(read.problems))
+            _log_problems("policy refused, the last good one stays in force", read.problems)
+            if read.value is not None and read.value != self._policy:
+                logger.info("policy read", models=len(read.value.models))
+                self._policy = read.value
+                self._note_change()
+
+    async def publish_changes(self, debounce: Debounce) -> None:
+        """Publish a plan for every burst of changes, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._sleep_until(self._next_s(debounce))
+            now_s = loop.time()
+            self._release_held(now_s)
+            if self._pending is not None and due_at_s(self._pending, debounce) <= now_s:
+                self._pending = None
+                self._publish()
+
+    def _take_catalog(self, read: CatalogRead) -> None:
+        now_s = asyncio.get_running_loop().time()
+        before = self.guard
+        if self._guarded:
+            self.guard = admit_catalog(before, read, now_s, hold_s=self._hold_s)
+        else:
+            self.guard = GuardState(seen=read.catalog)
+        _log_problems(
+            "catalog entry unusable",
+            tuple(
+                p for p in read.catalog.problems if not before.seen or p not in before.seen.problems
+            ),
+        )
+        held = sorted(set(self.guard.held) - set(before.held))
+        if held:
+            logger.warning(
+                "engines missing after a suspected loss of the catalog, held as last seen",
+                engines=held[:20],
+                count=len(held),
+                hold_s=self._hold_s,
+            )
+        self.metrics.catalog_problems.set(len(read.catalog.problems))
+        self.metrics.catalog_held.set(len(self.guard.held))
+        if self.guard.catalog != before.catalog:
+            self._note_change()
+        self._wake.set()  # the guard's next release may have moved
+
+    def _release_held(self, now_s: float) -> None:
+        before, self.guard = self.guard, pass_time(self.guard, now_s)
+        if self.guard.catalog != before.catalog:
+            gone = sorted(set(before.held) - set(self.guard.held))
+            logger.warning("hold is over, the loss is believed", engines=gone[:20], count=len(gone))
+            self.metrics.catalog_held.set(len(self.guard.held))
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._pending = note_change(self._pending, asyncio.get_running_loop().time())
+        self._wake.set()
+
+    def _next_s(self, debounce: Debounce) -> float | None:
+        times = [self.guard.release_at_s]
+        if self._pending is not None:
+            times.append(due_at_s(self._pending, debounce))
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    async def _sleep_until(self, at_s: float | None) -> None:
+        self._wake.clear()
+        timeout_s = None if at_s is None else max(0.0, at_s - asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _publish(self) -> None:
+        catalog = self.guard.catalog
+        if catalog is None or self._policy is None:
+            return
+        with self.metrics.plan_seconds.time():
+            self.fleet = build_fleet(catalog, self._gpus)
+            plan = plan_fleet(self.fleet, self._policy, time.time())
+            first, changed = self.plan is None, plan != self.plan
+            self._store.publish(plan)
+        set_plan_metrics(self.metrics, plan)
+        if changed:
+            logger.info(
+                "first plan published" if first else "plan published",
+                nodes=len(plan.nodes),
+                engines=len(plan.engines),
+                models=len(plan.models),
+                problems=len(plan.problems),
+            )
+
+
+async def run_control_plane(
+    config: ControlPlaneConfig,
+    *,
+    catalog: CatalogSource | None = None,
+    metrics: Metrics | None = None,
+) -> None:
+    """Run until cancelled. `catalog` is a source within this process, used instead of config's."""
+    metrics = metrics or Metrics()
+    store = SnapshotStore(lambda plan, view: make_snapshot(build_resources(plan, view)), metrics)
+    service = AdsService(store, metrics)
+    guarded = catalog is None and config.catalog == "consul"
+    plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
+    plane.streams = service.status
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serve_admin(plane, config.admin_address))
+        await stack.enter_async_context(serve_ads(service, config.xds_addresses))
+        logger.info(
+            "control plane is up",
+            catalog=config.catalog,
+            xds=[str(address) for address in config.xds_addresses],
+            admin=str(config.admin_address),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(plane.follow_catalog(catalog or _catalog_source(config, metrics)))
+            tasks.create_task(plane.follow_policy(_policy_source(config)))
+            tasks.create_task(plane.publish_changes(config.debounce))
+
+
+def _catalog_source(
+    config: ControlPlaneConfig, metrics: Metrics
+) -> AsyncIterator[CatalogRead | FileRead[CatalogRead]]:
+    if config.catalog == "consul":
+        return watch_consul(config.consul_address, token=config.consul_token, metrics=metrics)
+    return follow_catalog_file(Path(config.catalog))
+
+
+async def _policy_source(config: ControlPlaneConfig) -> AsyncIterator[FileRead[Policy]]:
+    if config.policy is None:
+        yield FileRead(value=Policy())
+        return
+    async for read in follow_policy_file(config.policy):
+        yield read
+
+
+def _because(text: str, problems: tuple[Problem, ...]) -> str:
+    return f"{text}: {'; '.join(str(problem) for problem in problems)}" if problems else text
+
+
+def _log_problems(event: str, problems: tuple[Problem, ...]) -> None:
+    for problem in problems:
+        logger.warning(event, problem=str(problem))

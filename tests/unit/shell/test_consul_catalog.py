@@ -1,0 +1,226 @@
+"""The Consul watch against a hand-written Consul that honours index and wait."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from control_plane.consul_catalog import (
+    Position,
+    WatchTimes,
+    next_position,
+    open_consul,
+    watch_consul,
+)
+from control_plane.errors import WattmeshError
+from control_plane.guard import CatalogRead
+from control_plane.metrics import Metrics
+from tests.support.consul_json import consul_answer, consul_entry
+
+FAST = WatchTimes(wait_s=1, min_interval_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
+
+
+@dataclass
+class Answer:
+    """One scripted answer; None as index leaves the header out."""
+
+    index: str | None
+    power: str = "100"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+
+
+class FakeConsul:
+    """Answers from a script; at its end it holds a query open for `wait`, as Consul does."""
+
+    def __init__(self, script: Sequence[Answer]) -> None:
+        self.script = list(script)
+        self.asked: list[str | None] = []
+        self.tokens: list[str | None] = []
+        self.last = Answer("1")
+        self.address = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.query.get("index"))
+        self.tokens.append(request.headers.get("X-Consul-Token"))
+        if self.script:
+            self.last = self.script.pop(0)
+        else:
+            await asyncio.sleep(float(request.query.get("wait", "0s").removesuffix("s")))
+        last = self.last
+        headers = dict(last.headers)
+        if last.index is not None:
+            headers["X-Consul-Index"] = last.index
+        body = consul_answer(consul_entry(gpu_power=last.power)) if last.body is None else last.body
+        return web.Response(status=last.status, body=body, headers=headers)
+
+    @contextlib.asynccontextmanager
+    async def serve(self, port: int = 0) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_get("/v1/health/service/wattmesh-engine", self.answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        self.address = "http://127.0.0.1:%d" % runner.addresses[0][1]
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+
+async def collect(consul: FakeConsul, queries: int, times: WatchTimes = FAST) -> list[CatalogRead]:
+    """Return what a watch yields until Consul was asked so often."""
+    reads: list[CatalogRead] = []
+
+    async def follow() -> None:
+        async for read in watch_consul(consul.address, metrics=Metrics(), times=times):
+            reads.append(read)
+
+    task = asyncio.create_task(follow())
+    async with asyncio.timeout(10):
+        while len(consul.asked) < queries:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return reads
+
+
+def powers(reads: list[CatalogRead]) -> list[float | None]:
+    return [read.catalog.entries[0].metadata.gpu_power for read in reads]
+
+
+@pytest.mark.parametrize(
+    ("position", "header", "expected"),
+    [
+        pytest.param(Position(), "500", (Position(500, 500), False), id="first answer"),
+        pytest.param(Position(500, 500), "500", (Position(500, 500), False), id="time-out"),
+        pytest.param(Position(500, 500), "480", (Position(480, 0), True), id="lower: start over"),
+        pytest.param(Position(480, 0), "480", (Position(480, 480), False), id="started over"),
+        pytest.param(Position(480, 480), "0", (Position(0, 1), True), id="0 counts as 1"),
+        pytest.param(Position(480, 480), None, (Position(0, 1), True), id="missing counts as 1"),
+        pytest.param(Position(480, 480), "-3", (Position(0, 1), True), id="negative counts as 1"),
+        pytest.param(Position(480, 480), "x", (Position(0, 1), True), id="no number"),
+        pytest.param(Position(0, 1), "3", (Position(3, 3), False), id="upwards again"),
+    ],
+)
+@pytest.mark.conformance("S3-1")
+def test_s3_1_index_rules(
+    position: Position, header: str | None, expected: tuple[Position, bool]
+) -> None:
+    assert next_position(position, header) == expected
+
+
+@pytest.mark.case("G5")
+async def test_g5_index_that_goes_backwards() -> None:
+    script = [
+        Answer("500", power="1"),
+        Answer("480", power="1"),
+        Answer("480", power="2"),
+        Answer("0", power="2"),
+        Answer(None, power="3"),
+        Answer("3", power="4"),
+    ]
+    consul = FakeConsul(script)
+    async with consul.serve():
+        reads = await collect(consul, 7)
+    assert consul.asked == [None, "500", None, "480", "1", "1", "3"]
+    assert powers(reads) == [1, 2, 3, 4]
+    assert [read.reset for read in reads] == [False, True, True, False]
+
+
+@pytest.mark.case("G5")
+@pytest.mark.conformance("S3-2")
+async def test_g5_s3_2_moved_index_with_equal_content_is_no_event() -> None:
+    consul = FakeConsul([Answer("5"), Answer("5"), Answer("6"), Answer("7", power="2")])
+    async with consul.serve():
+        reads = await collect(consul, 5)
+    assert powers(reads) == [100, 2]
+
+
+@pytest.mark.case("G5")
+@pytest.mark.conformance("S3-4")
+async def test_g5_s3_4_never_a_tight_loop() -> None:
+    consul = FakeConsul([Answer("0")] * 1000)
+    times = WatchTimes(wait_s=1, min_interval_s=0.1)
+    async with consul.serve():
+        task = asyncio.create_task(collect(consul, 1000, times))
+        await asyncio.sleep(0.55)
+        task.cancel()
+        await asyncio.wait([task])
+    assert 2 <= len(consul.asked) <= 7
+
+
+@pytest.mark.conformance("S3-3")
+def test_s3_3_our_time_out_is_longer_than_consuls() -> None:
+    times = WatchTimes(wait_s=600)
+    assert times.timeout_s > 600 + 600 / 16
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(Answer("9", status=500), id="500"),
+        pytest.param(Answer("9", status=403, body=b"ACL not found"), id="403"),
+        pytest.param(Answer("9", body=b'[{"Node"'), id="cut JSON"),
+        pytest.param(Answer("9", body=b"{}"), id="no list"),
+        pytest.param(
+            Answer("9", body=b"[]", headers={"X-Consul-Results-Filtered-By-ACLs": "true"}),
+            id="S3-9 emptied by ACLs",
+        ),
+    ],
+)
+@pytest.mark.conformance("S3-5")
+async def test_s3_5_failed_read_starts_over_and_changes_nothing(bad: Answer) -> None:
+    consul = FakeConsul([Answer("5"), bad, Answer("5", power="2")])
+    async with consul.serve():
+        reads = await collect(consul, 4)
+    assert consul.asked == [None, "5", None, "5"]
+    assert powers(reads) == [100, 2]
+    assert [read.reset for read in reads] == [False, True]
+
+
+async def test_consul_away_and_back_is_noticed_within_two_seconds() -> None:
+    consul, metrics = FakeConsul([Answer("5")]), Metrics()
+    reads: list[CatalogRead] = []
+    loop = asyncio.get_running_loop()
+
+    async def follow() -> None:
+        async for read in watch_consul(consul.address, metrics=metrics):
+            reads.append(read)
+
+    async with asyncio.timeout(15):
+        async with consul.serve():
+            task = asyncio.create_task(follow())
+            while not reads:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)
+        consul.script = [Answer("2", power="2")]
+        async with consul.serve(int(consul.address.rpartition(":")[2])):
+            back_s = loop.time()
+            while len(reads) < 2:
+                await asyncio.sleep(0.01)
+            assert loop.time() - back_s < 2.0
+            task.cancel()
+            await asyncio.wait([task])
+    assert reads[1].reset
+    assert metrics.catalog_reads.labels("error")._value.get() >= 1
+
+
+async def test_the_token_goes_in_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONSUL_HTTP_TOKEN", raising=False)
+    consul = FakeConsul([Answer("5")])
+    async with consul.serve():
+        async for _ in watch_consul(consul.address, token="secret", metrics=Metrics(), times=FAST):
+            break
+    assert consul.tokens == ["secret"]
+
+
+@pytest.mark.parametrize("address", ["unix:///x", "http://", "host:port", "http://h:99999", ""])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(WattmeshError, match="expected"):
+        open_consul(address, None)
