@@ -1,0 +1,217 @@
+"""The agent of one host: its engines run, and the registry knows how each of them is.
+
+Per engine three things go on side by side: the supervised process, a probe of /health, and the
+heartbeat in the registry. The heartbeat is a task of its own, so that neither a slow engine nor a
+long model load lets a check expire; and an engine serves on whether or not the registry is there.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import aiohttp
+import structlog
+
+from control_plane.metadata import render_metadata
+from engines.launcher import Command, engine_command
+from engines.node_config import EngineSpec, NodeConfig
+from engines.registrar import (
+    CheckStatus,
+    Registrar,
+    Registration,
+    RegistryError,
+    UnknownServiceError,
+)
+from engines.sockets import claim_socket, make_socket_directory
+from engines.supervisor import Supervised
+
+logger = structlog.get_logger()
+
+_PROBE_INTERVAL_S = 0.5
+_PROBE_TIMEOUT_S = 5.0
+_MISSES = 3  # slow answers in a row before an engine counts as stalled; a refusal counts at once
+# A Consul that was restarted empty is noticed by the next heartbeat, so that is never long.
+_MAX_HEARTBEAT_S = 1.0
+_RETRY_S = 1.0  # pause after a registry that cannot be reached
+_NOTES: Mapping[CheckStatus, str] = {"passing": "answers", "critical": "does not answer"}
+_SETTLE_S = 1.0  # from deregistration until every Envoy has heard of it
+_ENVOY_GRACE_S = 5.0
+
+
+class EngineAgent:
+    """One engine of this host: its process, its health, its registration."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        spec: EngineSpec,
+        registrar: Registrar,
+        *,
+        log_dir: Path,
+        vllm_python: str,
+    ) -> None:
+        self.id = f"{config.node}.{spec.name}"
+        self.spec = spec
+        self.healthy = False
+        self._config = config
+        self._registrar = registrar
+        self._socket = config.socket(spec)
+        self._news = asyncio.Event()  # health changed: the registry should hear of it now
+        self._registered_state: str | None = None
+        self._was_ready = False
+        self.process = Supervised(
+            engine_command(config, spec, vllm_python=vllm_python),
+            log_dir=log_dir,
+            prepare=lambda: claim_socket(self._socket),
+            on_exit=lambda: self._set_healthy(healthy=False),
+        )
+
+    async def probe(self) -> None:
+        """Follow /health until cancelled. A refused connection is down; slowness needs misses."""
+        connector = aiohttp.UnixConnector(self._socket, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
+        misses = 0
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                try:
+                    async with session.get("http://engine/health") as response:
+                        misses = 0
+                        self._set_healthy(healthy=response.status == 200)
+                except TimeoutError:
+                    misses += 1
+                    if misses >= _MISSES:
+                        self._set_healthy(healthy=False)
+                except (aiohttp.ClientError, OSError):
+                    self._set_healthy(healthy=False)
+                await asyncio.sleep(_PROBE_INTERVAL_S)
+
+    async def keep_registered(self) -> None:
+        """Keep the registry's view current until cancelled, whatever the registry does."""
+        reachable = True
+        while True:
+            try:
+                await self._report()
+            except RegistryError as error:
+                if reachable:
+                    logger.warning(
+                        "registry not told, trying on", engine=self.id, reason=str(error)
+                    )
+                reachable, pause_s = False, _RETRY_S
+            else:
+                if not reachable:
+                    logger.info("registry reached again", engine=self.id)
+                reachable, pause_s = True, min(self._config.ttl_s / 4, _MAX_HEARTBEAT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def leave(self) -> None:
+        """Take the engine out of the registry, if that can be reached."""
+        try:
+            await self._registrar.deregister(self.id)
+        except RegistryError as error:
+            logger.warning("not deregistered", engine=self.id, reason=str(error))
+
+    def remove_socket(self) -> None:
+        """Remove the socket file of an engine that has ended."""
+        Path(self._socket).unlink(missing_ok=True)
+
+    async def _report(self) -> None:
+        state = "ready" if self.healthy or self._was_ready else "warming"
+        if self._registered_state != state:
+            await self._register(state)
+        status: CheckStatus = "passing" if self.healthy else "critical"
+        note = _NOTES[status]
+        try:
+            await self._registrar.heartbeat(self.id, status, note)
+        except UnknownServiceError:
+            logger.info("not known to the registry, registering again", engine=self.id)
+            await self._register(state)
+            await self._registrar.heartbeat(self.id, status, note)
+
+    async def _register(self, state: str) -> None:
+        metadata = self._config.metadata(self.spec, state)
+        tags = [f"model={self.spec.model}"]
+        if self.spec.version:
+            tags.append(f"version={self.spec.version}")
+        await self._registrar.register(
+            Registration(
+                id=self.id,
+                address=self._config.address,
+                port=self._config.mesh_port,
+                ttl_s=self._config.ttl_s,
+                status="passing" if self.healthy else "critical",
+                tags=tuple(tags),
+                meta=render_metadata(metadata),
+            )
+        )
+        self._registered_state = state
+        logger.info("registered", engine=self.id, state=state)
+
+    def _set_healthy(self, *, healthy: bool) -> None:
+        if healthy == self.healthy:
+            return
+        self.healthy = healthy
+        self._was_ready = self._was_ready or healthy
+        logger.info("engine answers" if healthy else "engine does not answer", engine=self.id)
+        self._news.set()
+
+
+async def run_agent(
+    config: NodeConfig,
+    registrar: Registrar,
+    *,
+    log_dir: Path,
+    vllm_python: str,
+    commands: Sequence[Command] = (),
+) -> None:
+    """Run a host's engines, and further commands beside them, until cancelled.
+
+    On cancellation the engines leave the registry first; after a moment in which every Envoy
+    hears of it they are ended, then the other commands, and no socket stays behind.
+    """
+    _make_directories(config, log_dir)
+    engines = [
+        EngineAgent(config, spec, registrar, log_dir=log_dir, vllm_python=vllm_python)
+        for spec in config.engines
+    ]
+    others = [
+        Supervised(command, log_dir=log_dir, stop_grace_s=_ENVOY_GRACE_S) for command in commands
+    ]
+    try:
+        async with (
+            background(other.run() for other in others),
+            background(engine.process.run() for engine in engines),
+        ):
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for engine in engines:
+                        tasks.create_task(engine.probe())
+                        tasks.create_task(engine.keep_registered())
+                    if not engines:  # a host with none still runs its Envoy
+                        await asyncio.Event().wait()
+            finally:
+                await asyncio.gather(*(engine.leave() for engine in engines))
+                await asyncio.sleep(_SETTLE_S)
+    finally:
+        for engine in engines:
+            engine.remove_socket()
+
+
+@contextlib.asynccontextmanager
+async def background(coroutines: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
+    """Run coroutines while the context is open; at its end cancel them and wait until all ended."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _make_directories(config: NodeConfig, log_dir: Path) -> None:
+    make_socket_directory(config.socket_dir, config.socket_group)
+    log_dir.mkdir(parents=True, exist_ok=True)

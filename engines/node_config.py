@@ -1,0 +1,210 @@
+"""node.yaml: the engines of one host, as the agent is to run them.
+
+Strict, and every error of the file at once. What could only fail later, such as a socket path
+that no kernel can bind or metadata that Consul refuses, is refused here, before any engine starts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from control_plane.documents import Duration, load_document
+from control_plane.errors import InputError, Problem, shown
+from control_plane.metadata import (
+    EngineMetadata,
+    name_fault,
+    render_metadata,
+    socket_path_fault,
+)
+from engines.keep_alive import ENGINE_KEEP_ALIVE_S
+
+_MEANWHILE = "nothing is started"
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+_ENGINE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_MAX_META_VALUE_CHARS = 512  # Consul's limit of one metadata value
+_OWNED_FLAGS = (
+    "--uds",
+    "--host",
+    "--port",
+    "--model",
+    "--served-model-name",
+    "--enable-log-requests",
+    "--enable-log-outputs",
+    "--max-num-seqs",
+    "--max-model-len",
+    "--tensor-parallel-size",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One engine that this host runs. None = unknown, or left to vLLM."""
+
+    name: str
+    model: str  # the name that callers ask for
+    version: str = ""
+    launcher: Literal["vllm", "simulated"] = "vllm"
+    model_path: str | None = None  # weights; vLLM takes the model's name when it is not given
+    gpu_model: str | None = None
+    gpu_count: int | None = None
+    gpu_power: float | None = None
+    gpu_power_limit_w: float | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    tensor_parallel_size: int | None = None
+    zone: str | None = None
+    args: tuple[str, ...] = ()  # further arguments of the engine
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One host. Durations in seconds."""
+
+    node: str
+    address: str  # of the mesh listener, as other hosts reach it
+    mesh_port: int
+    socket_dir: str
+    socket_group: str | None
+    engine_keep_alive_s: float
+    ttl_s: float  # of the check in Consul
+    engines: tuple[EngineSpec, ...]
+
+    def socket(self, engine: EngineSpec) -> str:
+        """Return the path of an engine's socket."""
+        return f"{self.socket_dir.rstrip('/')}/{engine.name}.sock"
+
+    def metadata(self, engine: EngineSpec, state: str) -> EngineMetadata:
+        """Return what an engine declares in Consul."""
+        return EngineMetadata(
+            model=engine.model,
+            version=engine.version,
+            socket=self.socket(engine),
+            state=state,
+            gpu_model=engine.gpu_model,
+            gpu_count=engine.gpu_count,
+            gpu_power=engine.gpu_power,
+            gpu_power_limit_w=engine.gpu_power_limit_w,
+            max_num_seqs=engine.max_num_seqs,
+            max_model_len=engine.max_model_len,
+            tensor_parallel_size=engine.tensor_parallel_size,
+            zone=engine.zone,
+            keep_alive_s=self.engine_keep_alive_s,
+        )
+
+
+def parse_node(data: bytes, *, source: str) -> NodeConfig:
+    """Return the host of a YAML document. Raise InputError with every problem in it."""
+    document = load_document(data, _NodeDocument, source=source, meanwhile=_MEANWHILE)
+    config = NodeConfig(
+        node=document.node,
+        address=document.address,
+        mesh_port=document.mesh_port,
+        socket_dir=document.socket_dir,
+        socket_group=document.socket_group,
+        engine_keep_alive_s=document.engine_keep_alive,
+        ttl_s=document.ttl,
+        engines=tuple(_engine_spec(raw) for raw in document.engines),
+    )
+    problems = _check(config, source)
+    if problems:
+        raise InputError(problems)
+    return config
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+_Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+_Text = Annotated[str, Field(min_length=1)]
+# YAML reads an unquoted version 2 or 1.5 as a number; as a name it is its text.
+_Version = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) else v)]
+
+
+class _EngineDocument(_Strict):
+    name: str
+    model: _Text
+    version: _Version = ""
+    launcher: Literal["vllm", "simulated"] = "vllm"
+    model_path: _Text | None = None
+    gpu_model: _Text | None = None
+    gpu_count: _Count | None = None
+    gpu_power: _Positive | None = None
+    gpu_power_limit_w: _Positive | None = None
+    max_num_seqs: _Count | None = None
+    max_model_len: _Count | None = None
+    tensor_parallel_size: _Count | None = None
+    zone: _Text | None = None
+    args: list[str] = []
+    env: dict[str, str] = {}
+
+
+class _NodeDocument(_Strict):
+    node: str
+    address: _Text
+    mesh_port: Annotated[int, Field(ge=1, le=65535)]
+    socket_dir: _Text = "/run/wattmesh"
+    socket_group: _Text | None = None
+    engine_keep_alive: Annotated[Duration, Field(ge=1, le=3600)] = ENGINE_KEEP_ALIVE_S
+    ttl: Annotated[Duration, Field(ge=2, le=300)] = 10.0
+    engines: list[_EngineDocument]
+
+
+def _engine_spec(raw: _EngineDocument) -> EngineSpec:
+    values = raw.model_dump()
+    values["args"] = tuple(raw.args)
+    values["env"] = MappingProxyType(dict(raw.env))
+    return EngineSpec(**values)
+
+
+_Fault = tuple[str, object, str]  # path, value, expectation
+
+
+def _check(config: NodeConfig, source: str) -> list[Problem]:
+    faults: list[_Fault] = []
+    if not _NODE_NAME.fullmatch(config.node):
+        expected = 'a host name: letters, digits, "." and "-", at most 63'
+        faults.append(("node", config.node, expected))
+    names = [engine.name for engine in config.engines]
+    for index, engine in enumerate(config.engines):
+        path = f"engines[{index}]"
+        if engine.name in names[:index]:
+            expected = "a name that no other engine of this host has"
+            faults.append((f"{path}.name", engine.name, expected))
+        faults += _check_engine(config, engine, path)
+    return [
+        Problem(
+            source=source,
+            path=path,
+            value=shown(value),
+            expected=expected,
+            meanwhile=_MEANWHILE,
+        )
+        for path, value, expected in faults
+    ]
+
+
+def _check_engine(config: NodeConfig, engine: EngineSpec, path: str) -> Iterator[_Fault]:
+    if not _ENGINE_NAME.fullmatch(engine.name):
+        yield f"{path}.name", engine.name, 'lower-case letters, digits and "-", at most 40'
+    texts = {
+        "socket": (config.socket(engine), socket_path_fault(config.socket(engine))),
+        "model": (engine.model, name_fault(engine.model)),
+        "version": (engine.version, name_fault(engine.version)),
+    }
+    for key, (value, fault) in texts.items():
+        if fault:
+            yield f"{path}.{key}", value, fault
+    for position, argument in enumerate(engine.args):
+        if argument.split("=")[0] in _OWNED_FLAGS:
+            yield f"{path}.args[{position}]", argument, "an argument that the agent does not set"
+    for key, value in render_metadata(config.metadata(engine, "ready")).items():
+        if len(value) > _MAX_META_VALUE_CHARS:
+            limit = f"at most {_MAX_META_VALUE_CHARS} characters (this has {len(value)})"
+            yield f"{path}.{key}", value, f"{limit}, Consul's limit of a metadata value"

@@ -1,0 +1,131 @@
+"""One supervised process: started, restarted with back-off when it dies, and ended for good.
+
+A process gets a session of its own, so that ending it ends its children too (vLLM's engine core,
+for one). Back-off grows from half a second to half a minute and starts over after a minute of
+steady running.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from tenacity import RetryCallState, wait_exponential_jitter
+
+from control_plane.errors import WattmeshError
+from engines.launcher import Command
+
+logger = structlog.get_logger()
+
+_STEADY_S = 60.0
+_BACK_OFF = wait_exponential_jitter(initial=0.5, max=30.0, exp_base=2, jitter=0.5)
+_KILL_GRACE_S = 2.0
+_TAIL_BYTES = 2000
+
+
+class Supervised:
+    """Runs a command until stopped. `prepare` is called before every start and may refuse it."""
+
+    def __init__(
+        self,
+        command: Command,
+        *,
+        log_dir: Path,
+        stop_grace_s: float = 30.0,
+        prepare: Callable[[], None] = lambda: None,
+        on_exit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.command = command
+        self.restarts = 0
+        self._log_path = log_dir / f"{command.name}.log"
+        self._stop_grace_s = stop_grace_s
+        self._prepare = prepare
+        self._on_exit = on_exit
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process ID while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def run(self) -> None:
+        """Keep the process running until cancelled; then end it, bounded by the grace time."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            try:
+                await self._run_once()
+            finally:
+                await self._end()
+            failures = 0 if time.monotonic() - started > _STEADY_S else failures
+            failures += 1
+            self.restarts += 1
+            await asyncio.sleep(_back_off_s(failures))
+
+    async def _run_once(self) -> None:
+        """Start the process and wait for its end."""
+        try:
+            self._prepare()
+        except WattmeshError as error:
+            logger.warning("not started", name=self.command.name, reason=str(error))
+            return
+        with self._log_path.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command.argv,
+                env=dict(self.command.env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                umask=self.command.umask,
+            )
+        logger.info("started", name=self.command.name, pid=self._process.pid)
+        status = await self._process.wait()
+        logger.warning(
+            "ended, starting again",
+            name=self.command.name,
+            status=status,
+            log=str(self._log_path),
+            last_lines=self._tail(),
+        )
+        self._on_exit()
+
+    async def _end(self) -> None:
+        """End the process and every child it left, whatever state they are in."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self._stop_grace_s):
+                    await process.wait()
+            except TimeoutError:
+                logger.warning("did not end in time, killed", name=self.command.name)
+        _signal_group(process.pid, signal.SIGKILL)
+        async with asyncio.timeout(_KILL_GRACE_S):
+            await process.wait()
+        self._process = None
+
+    def _tail(self) -> list[str]:
+        """Return the last lines of the process's own log."""
+        with self._log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-5:]
+
+
+def _back_off_s(failures: int) -> float:
+    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+    state.attempt_number = failures
+    return float(_BACK_OFF(state))
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # everybody is gone already
