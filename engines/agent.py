@@ -23,7 +23,7 @@ from engines.registrar import (
     RegistryError,
     UnknownServiceError,
 )
-from engines.sockets import claim_socket, make_socket_directory
+from engines.sockets import claim_socket, make_socket_directory, release_socket
 from engines.supervisor import Supervised
 
 logger = structlog.get_logger()
@@ -116,7 +116,7 @@ class EngineAgent:
 
     def remove_socket(self) -> None:
         """Remove the socket file of an engine that has ended."""
-        Path(self._socket).unlink(missing_ok=True)
+        release_socket(self._socket)
 
     async def _report(self) -> None:
         state = "ready" if self.healthy or self._was_ready else "warming"

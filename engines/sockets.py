@@ -50,6 +50,11 @@ def claim_socket(path: str) -> None:
     Path(path).unlink(missing_ok=True)
 
 
+def release_socket(path: str) -> None:
+    """Remove the socket file of a server that has ended."""
+    Path(path).unlink(missing_ok=True)
+
+
 def is_listening(path: str) -> bool:
     """Whether somebody accepts connections on the socket. A full listen queue counts as alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,0 +1,55 @@
+"""`python -m engines.simulator`: one simulated engine on a Unix socket."""
+
+from typing import Annotated
+
+import typer
+import uvloop
+
+from engines.gpu import load_gpu_table
+from engines.keep_alive import ENGINE_KEEP_ALIVE_S
+from engines.simulator.server import EngineOptions, serve
+from engines.simulator.service_model import service_model
+from engines.sockets import SocketError
+from observability.logs import configure_logs
+
+
+def main(
+    uds: Annotated[str, typer.Option(help="Unix socket to listen on.")],
+    served_model_name: Annotated[str, typer.Option(help="Model that callers ask for.")],
+    gpu: Annotated[str | None, typer.Option(help='GPU name, e.g. "NVIDIA L4".')] = None,
+    gpu_power: Annotated[
+        float | None, typer.Option(min=0.01, help="Speed, one A100-80GB = 100; wins over --gpu.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most sequences in a batch.")] = 256,
+    max_model_len: Annotated[int, typer.Option(min=2, help="Most tokens of a request.")] = 32768,
+    keep_alive: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until an idle connection is closed.")
+    ] = ENGINE_KEEP_ALIVE_S,
+    socket_mode: Annotated[str, typer.Option(help="Mode of the socket, octal.")] = "0660",
+    seed: Annotated[int, typer.Option(help="Seed of the words.")] = 0,
+    speedup: Annotated[float, typer.Option(min=0.001, help="Serve this much faster.")] = 1.0,
+) -> None:
+    """Serve OpenAI's API on a Unix socket as vLLM would, at the speed of a GPU. Not vLLM.
+
+    Example: python -m engines.simulator --uds /tmp/e0.sock --served-model-name acme/fox
+    """
+    configure_logs()
+    options = EngineOptions(
+        uds=uds,
+        model=served_model_name,
+        service=service_model(load_gpu_table(), gpu=gpu, gpu_power=gpu_power, speedup=speedup),
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        keep_alive_s=keep_alive,
+        socket_mode=int(socket_mode, 8),
+        seed=seed,
+    )
+    try:
+        uvloop.run(serve(options))
+    except SocketError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+if __name__ == "__main__":
+    typer.run(main)

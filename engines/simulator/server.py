@@ -1,0 +1,192 @@
+"""The HTTP side of a simulated engine: aiohttp on a Unix socket.
+
+A caller that goes away cancels its handler, streamed or not, and with it its place in the batch.
+No request's text is ever logged.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import uuid
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+from aiohttp import web
+
+from engines.simulator.batch import Batch
+from engines.simulator.metrics import EngineMetrics
+from engines.simulator.openai_api import (
+    ApiError,
+    Generation,
+    answer,
+    chunk,
+    last_chunk,
+    model_card,
+    parse_generation,
+)
+from engines.simulator.service_model import ServiceModel
+from engines.sockets import claim_socket, release_socket
+
+logger = structlog.get_logger()
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+_STOP_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What a simulated engine is started with."""
+
+    uds: str
+    model: str
+    service: ServiceModel
+    max_num_seqs: int
+    max_model_len: int
+    keep_alive_s: float
+    socket_mode: int
+    seed: int
+
+
+class SimulatedEngine:
+    """The request handlers of one engine."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._metrics = EngineMetrics(options.model)
+        self._batch = Batch(options.service, self._metrics, options.max_num_seqs)
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/completions", self._completions),
+                web.get("/v1/models", self._models),
+                web.get("/v1/models/{model:.+}", self._model),
+                web.get("/health", self._health),
+                web.get("/version", self._version),
+                web.get("/metrics", self._render_metrics),
+            ]
+        )
+        return app
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=True)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=False)
+
+    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        body = await request.read()
+        options = self._options
+        generation = parse_generation(
+            body,
+            chat=chat,
+            model=options.model,
+            max_model_len=options.max_model_len,
+            seed=options.seed + zlib.crc32(body),
+        )
+        request_id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
+        words = self._batch.generate(
+            prompt_tokens=generation.prompt_tokens,
+            max_tokens=generation.max_tokens,
+            seed=generation.seed,
+        )
+        async with contextlib.aclosing(words):  # frees the slot as soon as the handler is left
+            if generation.stream:
+                return await self._stream(request, generation, request_id, words)
+            text = "".join([word async for word in words]).rstrip()
+        return web.json_response(
+            answer(generation, model=options.model, request_id=request_id, text=text)
+        )
+
+    async def _stream(
+        self,
+        request: web.Request,
+        generation: Generation,
+        request_id: str,
+        words: AsyncIterator[str],
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-store",
+            }
+        )
+        await response.prepare(request)
+        model, made = self._options.model, 0
+        async for word in words:
+            made += 1
+            event = chunk(generation, model=model, request_id=request_id, text=word, made=made)
+            await response.write(_event(event))
+        await response.write(_event(last_chunk(generation, model=model, request_id=request_id)))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        card = model_card(self._options.model, self._options.max_model_len)
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        if request.match_info["model"] != self._options.model:
+            raise ApiError(404, "The model does not exist.", "model")
+        return web.json_response(model_card(self._options.model, self._options.max_model_len))
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return web.json_response({"version": f"simulated-{version('wattmesh')}", "simulated": True})
+
+    async def _render_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.render(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+
+async def serve(options: EngineOptions) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what runs and remove the socket."""
+    claim_socket(options.uds)
+    os.umask(0o777 & ~options.socket_mode)  # the socket is bound with this mode, not given it later
+    runner = web.AppRunner(
+        SimulatedEngine(options).application(),
+        handler_cancellation=True,
+        keepalive_timeout=options.keep_alive_s,
+        access_log=None,
+        shutdown_timeout=_STOP_GRACE_S,
+    )
+    await runner.setup()
+    await web.UnixSite(runner, options.uds).start()
+    logger.info("SIMULATED engine serves; it is not vLLM", model=options.model, uds=options.uds)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    await runner.cleanup()
+    release_socket(options.uds)
+
+
+@web.middleware
+async def _errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer every refusal in the OpenAI shape."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return web.json_response(error.body(), status=error.status)
+    except web.HTTPException as error:
+        refusal = ApiError(error.status, error.reason)
+        return web.json_response(refusal.body(), status=error.status)
+
+
+def _event(data: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
