@@ -1,0 +1,96 @@
+"""A steady load of chat requests over HTTP/2, from a thread of its own.
+
+Open loop: requests start by the clock, whatever became of the earlier ones, so that a mesh that
+stalls is seen as one. Every outcome is kept with its times.
+"""
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one request. Times are of the monotonic clock."""
+
+    started_s: float
+    first_byte_s: float | None
+    ended_s: float
+    status: int | None  # None: no answer at all
+    error: str | None  # None: answered 200, completely
+
+    @property
+    def was_streaming(self) -> bool:
+        return self.status == 200 and self.first_byte_s is not None
+
+
+class Load:
+    """Sends `body` at `rate_per_s` between enter and exit; `outcomes` fills meanwhile."""
+
+    def __init__(self, url: str, body: dict[str, Any], *, rate_per_s: float) -> None:
+        self._url = url
+        self._body = body
+        self._interval_s = 1 / rate_per_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self.outcomes: list[Outcome] = []
+
+    def failures(self, *, started_after_s: float = 0.0) -> list[Outcome]:
+        """Return the requests that were not answered completely with 200."""
+        return [o for o in self.outcomes if o.error and o.started_s >= started_after_s]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join(60)
+
+    async def _run(self) -> None:
+        timeout = httpx.Timeout(30, pool=30)
+        async with (
+            httpx.AsyncClient(http1=False, http2=True, timeout=timeout) as client,
+            asyncio.TaskGroup() as requests,
+        ):
+            due = time.monotonic()
+            while not self._stopped.is_set():
+                requests.create_task(self._one(client))
+                due += self._interval_s
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _one(self, client: httpx.AsyncClient) -> None:
+        started = time.monotonic()
+        first: float | None = None
+        status: int | None = None
+        text = b""
+        error: str | None = None
+        try:
+            async with client.stream("POST", self._url, json=self._body) as response:
+                status = response.status_code
+                async for chunk in response.aiter_raw():
+                    first = first or time.monotonic()
+                    text += chunk
+            if status != 200 or (self._body["stream"] and b"[DONE]" not in text):
+                error = f"{status}: {text[-300:].decode(errors='replace')}"
+        except httpx.HTTPError as failure:
+            error = repr(failure)
+        self.outcomes.append(
+            Outcome(
+                started_s=started,
+                first_byte_s=first,
+                ended_s=time.monotonic(),
+                status=status,
+                error=error,
+            )
+        )
