@@ -1,0 +1,34 @@
+"""Asking a control plane's admin API, over its Unix socket or TCP."""
+
+from typing import Any
+
+import aiohttp
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.errors import WattmeshError
+
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+class AdminError(WattmeshError):
+    """The admin API did not answer, or not with what was asked."""
+
+
+async def ask_admin(address: UnixSocket | HostPort, *paths: str) -> list[Any]:
+    """Return the JSON of each path. A 503 is an answer too. Raise AdminError when none comes."""
+    connector = aiohttp.UnixConnector(address.path) if isinstance(address, UnixSocket) else None
+    base = "http://admin" if isinstance(address, UnixSocket) else f"http://{address}"
+    try:
+        async with aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session:
+            return [await _get(session, base + path) for path in paths]
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise AdminError(
+            f"no control plane answers at {address} ({str(error) or type(error).__name__}); "
+            "start one with `wattmesh up` or `wattmesh control-plane`, "
+            "or name its admin API with --admin-address"
+        ) from error
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> Any:
+    async with session.get(url) as response:
+        return await response.json()

@@ -1,0 +1,336 @@
+"""The commands and their options; each imports what it needs when it runs."""
+
+# ruff: noqa: PLC0415 the imports inside commands keep `--help` quick
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from control_plane.addresses import HostPort, UnixSocket, parse_address, parse_host_port
+from control_plane.cli import BAD_INPUT, FINDING, OK
+from control_plane.cli.output import (
+    ENGINE_COLUMNS,
+    Output,
+    engine_rows,
+    print_data,
+    print_problems,
+    print_table,
+)
+from control_plane.debounce import Debounce
+from control_plane.errors import WattmeshError
+
+_DEFAULT_CONSUL = "http://127.0.0.1:8500"
+
+app = typer.Typer(
+    name="wattmesh",
+    help="Wattmesh: an Envoy-fronted mesh for fleets of vLLM engines, weighted by GPU power.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+CatalogFile = Annotated[
+    Path,
+    typer.Option(
+        "--catalog",
+        metavar="FILE",
+        help="What Consul's /v1/health/service/wattmesh-engine answers, recorded.",
+    ),
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="policy.yaml; without it, the empty policy."),
+]
+OutputForm = Annotated[Output, typer.Option("-o", "--output", help="How data is printed.")]
+ConsulAddress = Annotated[
+    str,
+    typer.Option(
+        "--consul-address",
+        metavar="URL",
+        envvar="CONSUL_HTTP_ADDR",
+        help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
+    ),
+]
+LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
+
+
+def run_app(argv: Sequence[str]) -> int:
+    """Run one command line; usage errors end it with 2."""
+    try:
+        status = app(args=list(argv), prog_name="wattmesh", standalone_mode=True)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else BAD_INPUT
+    return status if isinstance(status, int) else OK
+
+
+@app.command("plan")
+def plan_command(
+    catalog: CatalogFile, policy: PolicyFile = None, output: OutputForm = Output.TABLE
+) -> None:
+    """Print who would get which share of the traffic. Needs no network.
+
+    Example: wattmesh plan --catalog catalog.json --policy policy.yaml -o json
+    """
+    from control_plane.cli.offline import load_plan
+    from control_plane.plan_view import plan_to_json
+
+    value = plan_to_json(load_plan(catalog, policy))
+    print_problems(value["problems"])
+    if output is Output.TABLE:
+        print_table("", ENGINE_COLUMNS, engine_rows(value["engines"]))
+    else:
+        print_data(value, output)
+
+
+@app.command("resources")
+def resources_command(
+    role: Annotated[Literal["edge", "node"], typer.Option(help="Which kind of Envoy.")],
+    catalog: CatalogFile,
+    policy: PolicyFile = None,
+    node: Annotated[str, typer.Option(metavar="ID", help="Node ID, with --role node.")] = "",
+    output: OutputForm = Output.TABLE,
+) -> None:
+    """Print the xDS resources that an Envoy would be sent, as proto3 JSON. Needs no network.
+
+    Example: wattmesh resources --role node --node gpu-1 --catalog catalog.json -o yaml
+    """
+    from control_plane.cli.offline import load_plan, resources_json
+
+    plan = load_plan(catalog, policy)
+    known = [item.id for item in plan.nodes]
+    if role == "node" and node not in known:
+        raise WattmeshError(
+            f"--node {node!r}: expected a node of the catalog: {', '.join(known) or 'it has none'}"
+        )
+    print_problems(str(problem) for problem in plan.problems)
+    value = resources_json(plan, role, node)
+    if output is not Output.TABLE:
+        print_data(value, output)
+        return
+    rows = [
+        [type_url.rpartition(".")[2], resource.get("name") or resource.get("cluster_name", "")]
+        for type_url, resources in value.items()
+        for resource in resources
+    ]
+    print_table("", ("type", "name"), rows)
+
+
+@app.command("validate")
+def validate_command(
+    catalog: CatalogFile, policy: PolicyFile = None, output: OutputForm = Output.TABLE
+) -> None:
+    """Check a catalog and a policy up to the payloads; exit 1 when something was found.
+
+    Example: wattmesh validate --catalog catalog.json --policy policy.yaml
+    """
+    from control_plane.cli.offline import load_plan, payload_violations
+
+    plan = load_plan(catalog, policy)
+    problems = [str(problem) for problem in plan.problems]
+    violations = payload_violations(plan)
+    print_problems([*problems, *violations])
+    if output is Output.TABLE:
+        found = len(problems) + len(violations)
+        typer.echo(
+            f"{len(plan.engines)} engines on {len(plan.nodes)} nodes, {len(plan.models)} models: "
+            + (f"{found} findings" if found else "no finding")
+        )
+    else:
+        print_data({"problems": problems, "violations": violations}, output)
+    raise typer.Exit(FINDING if problems or violations else OK)
+
+
+@app.command("bootstrap")
+def bootstrap_command(
+    role: Annotated[Literal["edge", "node"], typer.Option(help="Which kind of Envoy.")],
+    node_id: Annotated[str, typer.Option("--node-id", metavar="ID", help="Envoy's node.id.")],
+    xds_address: Annotated[
+        str, typer.Option("--xds-address", metavar="ADDRESS", help="unix:PATH or HOST:PORT.")
+    ],
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where an edge listens for callers.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="PEM chain.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM private key.")] = None,
+    admin_socket: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Envoy's admin socket (mode 0600).")
+    ] = None,
+) -> None:
+    """Print the bootstrap of an Envoy.
+
+    Example: wattmesh bootstrap --role edge --node-id edge-1 --listen 0.0.0.0:10000
+    --xds-address 10.0.0.5:18000 > edge.yaml && envoy -c edge.yaml --disable-hot-restart
+    """
+    from control_plane.bootstrap import render_bootstrap
+
+    if (role == "edge") != (listen is not None):
+        raise WattmeshError("--listen: expected with --role edge, and only there")
+    if (tls_cert is None) != (tls_key is None):
+        raise WattmeshError("--tls-cert and --tls-key: expected both or neither")
+    text = render_bootstrap(
+        role=role,
+        node_id=node_id,
+        xds_address=parse_address(xds_address),
+        admin_socket=admin_socket or f"/run/wattmesh/{node_id}.envoy.sock",
+        listen=parse_host_port(listen) if listen else None,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
+    typer.echo(text, nl=False)
+
+
+@app.command("control-plane")
+def control_plane_command(
+    catalog: Annotated[
+        str, typer.Option(metavar="consul|FILE", help="Where the engines are known.")
+    ] = "consul",
+    policy: PolicyFile = None,
+    xds_address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="unix:PATH or HOST:PORT; may be repeated."),
+    ] = None,
+    admin_address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="unix:PATH or HOST:PORT of the admin API.")
+    ] = "unix:/run/wattmesh/admin.sock",
+    consul_address: ConsulAddress = _DEFAULT_CONSUL,
+    debounce_ms: Annotated[
+        int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
+    ] = 100,
+    debounce_max_ms: Annotated[
+        int, typer.Option(min=0, max=600_000, help="Longest wait of a change.")
+    ] = 10_000,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Watch the catalog and serve every Envoy over delta xDS, until stopped.
+
+    Example: wattmesh control-plane --catalog consul --policy policy.yaml
+    --xds-address 0.0.0.0:18000
+    """
+    from control_plane.cli.serve import serve_control_plane
+    from control_plane.service import ControlPlaneConfig
+
+    config = ControlPlaneConfig(
+        catalog=catalog,
+        policy=policy,
+        xds_addresses=_addresses(xds_address or ["unix:/run/wattmesh/xds.sock"]),
+        admin_address=_addresses([admin_address])[0],
+        consul_address=consul_address,
+        debounce=_debounce(debounce_ms, debounce_max_ms),
+    )
+    raise typer.Exit(serve_control_plane(config, level=log_level, as_json=log_format == "json"))
+
+
+@app.command("agent")
+def agent_command(
+    node: Annotated[Path, typer.Option(metavar="FILE", help="node.yaml: this host's engines.")],
+    consul_address: ConsulAddress = _DEFAULT_CONSUL,
+    xds_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Also run this host's node Envoy, served from here."),
+    ] = None,
+    run_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
+    ] = Path("/run/wattmesh"),
+    vllm_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", envvar="WATTMESH_VLLM_PYTHON", help="A Python with vLLM."),
+    ] = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Run the engines of one GPU host and keep them registered, until stopped.
+
+    Example: wattmesh agent --node node.yaml --xds-address 10.0.0.5:18000
+    """
+    from control_plane.cli.serve import AgentOptions, serve_agent
+
+    options = AgentOptions(
+        node=node,
+        consul_address=consul_address,
+        xds_address=_addresses([xds_address])[0] if xds_address else None,
+        run_dir=run_dir,
+        vllm_python=vllm_python,
+    )
+    raise typer.Exit(serve_agent(options, level=log_level, as_json=log_format == "json"))
+
+
+@app.command("status")
+def status_command(
+    admin_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="WATTMESH_ADMIN_ADDRESS",
+            help="The control plane's admin API; default: the mesh of `wattmesh up`.",
+        ),
+    ] = None,
+    output: OutputForm = Output.TABLE,
+) -> None:
+    """Print the engines in force and what every connected Envoy holds.
+
+    Exit 1 when the control plane is not ready or an Envoy refused something.
+    Example: wattmesh status --admin-address unix:/run/wattmesh/admin.sock
+    """
+    from control_plane.cli.run_dir import default_admin_address
+    from control_plane.cli.status import print_status
+
+    address = _addresses([admin_address or default_admin_address()])[0]
+    raise typer.Exit(print_status(address, output))
+
+
+@app.command("up")
+def up_command(
+    engine: Annotated[
+        Literal["simulated", "vllm"], typer.Option(help="What serves: a simulation, or vLLM.")
+    ] = "simulated",
+    node: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="node.yaml, repeatable; default: two example nodes."),
+    ] = None,
+    policy: PolicyFile = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where callers connect [default: 127.0.0.1:10000]."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Sockets, logs and generated files.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+    vllm_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", envvar="WATTMESH_VLLM_PYTHON", help="A Python with vLLM."),
+    ] = None,
+    log_level: LogLevel = "error",
+) -> None:
+    """Run a whole mesh on this machine: engines, Envoys and control plane; Ctrl-C stops it.
+
+    Example: wattmesh up --once
+    """
+    from control_plane.cli.up import UpOptions, run_up
+
+    options = UpOptions(
+        engine=engine,
+        nodes=tuple(node or ()),
+        policy=policy,
+        listen=listen,
+        run_dir=run_dir,
+        once=once,
+        consul_address=os.environ.get("CONSUL_HTTP_ADDR"),
+        vllm_python=vllm_python,
+    )
+    raise typer.Exit(run_up(options, level=log_level))
+
+
+def _addresses(texts: Sequence[str]) -> tuple[UnixSocket | HostPort, ...]:
+    return tuple(parse_address(text) for text in texts)
+
+
+def _debounce(quiet_ms: int, cap_ms: int) -> Debounce:
+    return Debounce(quiet_s=quiet_ms / 1000, cap_s=max(cap_ms, quiet_ms) / 1000)

@@ -1,0 +1,84 @@
+"""Commands that need no network: a recorded catalog and a policy in, a plan or resources out."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from control_plane.catalog import parse_catalog
+from control_plane.catalog_files import read_file
+from control_plane.errors import InputError, Problem
+from control_plane.fleet import build_fleet
+from control_plane.plan import Plan, plan_fleet
+from control_plane.policy import Policy, parse_policy
+from engines.gpu import load_gpu_table
+
+_EDGE_LISTENER = ("127.0.0.1", 10000)  # of the edge whose resources are shown offline
+
+
+def load_plan(catalog: Path, policy: Path | None) -> Plan:
+    """Return the plan of two files. Raise InputError with the problems of both at once."""
+    problems: list[Problem] = []
+    parsed_catalog = parsed_policy = None
+    try:
+        parsed_catalog = read_file(catalog, lambda data: parse_catalog(data, source=str(catalog)))
+    except InputError as error:
+        problems += error.problems
+    try:
+        parsed_policy = load_policy(policy)
+    except InputError as error:
+        problems += error.problems
+    if parsed_catalog is None or parsed_policy is None:
+        raise InputError(problems)
+    return plan_fleet(build_fleet(parsed_catalog, load_gpu_table()), parsed_policy, time.time())
+
+
+def load_policy(path: Path | None) -> Policy:
+    """Return the policy of a file; without one, the empty policy."""
+    if path is None:
+        return Policy()
+    return read_file(path, lambda data: parse_policy(data, source=str(path)))
+
+
+def resources_json(plan: Plan, role: str, node_id: str) -> dict[str, list[Any]]:
+    """Return what an Envoy is sent, by type URL, as proto3 JSON in Envoy's own spelling."""
+    from google.protobuf import json_format  # noqa: PLC0415
+
+    from control_plane import snapshot  # noqa: PLC0415
+    from control_plane.resources import build_resources  # noqa: PLC0415
+
+    resources = build_resources(plan, _view(role, node_id))
+    by_type = {
+        snapshot.CLUSTER: resources.clusters,
+        snapshot.ENDPOINT: resources.endpoints,
+        snapshot.LISTENER: resources.listeners,
+        snapshot.ROUTE: resources.routes,
+    }
+    return {
+        type_url: [
+            json_format.MessageToDict(message, preserving_proto_field_name=True)
+            for message in messages
+        ]
+        for type_url, messages in by_type.items()
+    }
+
+
+def payload_violations(plan: Plan) -> list[str]:
+    """Return what our own payload checks refuse, for the edge and for every node."""
+    from control_plane.checks import check_resources  # noqa: PLC0415
+    from control_plane.resources import build_resources  # noqa: PLC0415
+
+    envoys = [("edge", ""), *(("node", node.id) for node in plan.nodes)]
+    return [
+        f"{role} {node_id}".strip() + f": {violation}"
+        for role, node_id in envoys
+        for violation in check_resources(build_resources(plan, _view(role, node_id)))
+    ]
+
+
+def _view(role: str, node_id: str) -> Any:
+    from control_plane.resources import View  # noqa: PLC0415
+
+    if role == "node":
+        return View(role="node", node_id=node_id)
+    address, port = _EDGE_LISTENER
+    return View(role="edge", listen_address=address, listen_port=port)

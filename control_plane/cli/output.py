@@ -1,0 +1,90 @@
+"""What a command prints: data on standard output in the asked form, problems on standard error."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+_TERMINAL_FALLBACK_COLUMNS = 160  # a pipe has no width; cut columns would be useless in it
+
+
+class Output(StrEnum):
+    """The forms of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def print_data(value: Any, output: Output) -> None:
+    """Print JSON values as JSON or YAML."""
+    if output is Output.YAML:
+        import yaml  # noqa: PLC0415
+
+        yaml.safe_dump(value, sys.stdout, sort_keys=False, allow_unicode=True)
+    else:
+        json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table as wide as the terminal, or wide enough where there is none."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        right = column in ("gpu_power", "weight", "share")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        # Names come from the catalog: as Text they are never read as markup.
+        table.add_row(*(Text(cell) for cell in row))
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _TERMINAL_FALLBACK_COLUMNS
+    Console(width=width, highlight=False).print(table)
+
+
+def print_problems(lines: Iterable[str]) -> None:
+    """Print problems to standard error, one a line."""
+    for line in lines:
+        print(" ".join(line.splitlines()), file=sys.stderr)  # noqa: T201
+
+
+def engine_rows(engines: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the table rows of the engines of a plan's JSON."""
+    return [
+        [
+            engine["engine"],
+            engine["node"],
+            engine["model"],
+            engine["version"] or "-",
+            _gpu(engine),
+            f"{engine['gpu_power']:g} ({engine['power_source']})",
+            str(engine["weight"]),
+            f"{engine['share'] * 100:.1f} %",
+            engine["state"],
+        ]
+        for engine in engines
+    ]
+
+
+ENGINE_COLUMNS = (
+    "engine",
+    "node",
+    "model",
+    "version",
+    "GPU",
+    "gpu_power",
+    "weight",
+    "share",
+    "state",
+)
+
+
+def _gpu(engine: Mapping[str, Any]) -> str:
+    if engine["gpu"] is None:
+        return "unknown"
+    count = engine["gpu_count"] or 1
+    return f"{count} x {engine['gpu']}" if count > 1 else str(engine["gpu"])

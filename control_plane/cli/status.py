@@ -1,0 +1,53 @@
+"""`wattmesh status`: is it ready, which engines are in force, what does every Envoy hold."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.cli import FINDING, OK
+from control_plane.cli.admin_client import ask_admin
+from control_plane.cli.output import (
+    ENGINE_COLUMNS,
+    Output,
+    engine_rows,
+    print_data,
+    print_problems,
+    print_table,
+)
+
+
+def print_status(address: UnixSocket | HostPort, output: Output) -> int:
+    """Print the status and return the exit status: 1 when something is not as it should be."""
+    ready, plan, xds = asyncio.run(ask_admin(address, "/ready", "/v1/plan", "/v1/xds/status"))
+    engines, streams = plan.get("engines", []), xds["streams"]
+    if output is Output.TABLE:
+        print_table("Engines", ENGINE_COLUMNS, engine_rows(engines))
+        print_table("\nEnvoys", ("node", "role", "version", "xDS"), _stream_rows(streams))
+    else:
+        print_data({"ready": ready, "engines": engines, "streams": streams}, output)
+    findings = list(_findings(ready, streams))
+    print_problems([*findings, *ready["problems"]])
+    return FINDING if findings else OK
+
+
+def _stream_rows(streams: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    return [
+        [
+            stream["node"],
+            stream["role"],
+            stream["envoy_version"],
+            ", ".join(f"{t['type']} {t['state']} ({t['resources']})" for t in stream["types"]),
+        ]
+        for stream in streams
+    ]
+
+
+def _findings(ready: Mapping[str, Any], streams: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    if not ready["ready"]:
+        yield f"not ready: {ready['reason']}"
+    for stream in streams:
+        for kind in stream["types"]:
+            if kind["state"] == "ERROR":
+                who = f"{stream['role']} {stream['node']}"
+                yield f"{who} refused {kind['type']}: {kind['last_error']}"
