@@ -70,7 +70,7 @@ async def _wait_for_leader(address: str, log: Path) -> None:
     async with aiohttp.ClientSession() as session:
         try:
             async with asyncio.timeout(_READY_DEADLINE_S):
-                while not await _has_leader(session, address):
+                while not await _has_leader(session, address):  # noqa: ASYNC110 it tells nobody
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise WattmeshError(

@@ -1,4 +1,4 @@
-"""Running a long command: uvloop, and what the signals mean.
+"""Running a long command: its event loop, and what the signals mean.
 
 The first SIGINT or SIGTERM cancels the command, which then stops everything in order. The second
 ends every child's process group at once and leaves.
@@ -11,16 +11,20 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 _FORCED_STATUS = 130  # as a shell reports a process that SIGINT ended
 
 
 def run_until_signal(
-    command: Coroutine[Any, Any, int], *, on_first: Callable[[], None] = lambda: None
+    command: Coroutine[Any, Any, int],
+    *,
+    on_first: Callable[[], None] = lambda: None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
-    """Run a command and return its exit status; 0 when a signal ended it in order."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """Run a command and return its exit status; 0 when a signal ended it in order.
+
+    Whoever starts processes keeps asyncio's own loop: uvloop's cannot give a child its umask.
+    """
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_with_signals(command, on_first))
 
 

@@ -4,6 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
+
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog import parse_catalog
 from control_plane.catalog_files import read_file
@@ -42,7 +44,7 @@ def serve_control_plane(config: ControlPlaneConfig, *, level: str, as_json: bool
         await run_control_plane(config)
         return OK
 
-    return run_until_signal(run())
+    return run_until_signal(run(), loop_factory=uvloop.new_event_loop)
 
 
 def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
