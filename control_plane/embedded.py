@@ -1,8 +1,8 @@
 """The in-process registry of `wattmesh up`: Consul's part without Consul.
 
 Agents register in it through the interface that they use for Consul, and it answers in the JSON
-that Consul answers, so that one parser reads both. Like Consul, a check is critical until its
-first heartbeat and again when no heartbeat came for a TTL. It keeps nothing on disk and listens
+that Consul answers, so that one parser reads both. Like Consul, a check starts as
+registered and turns critical when no heartbeat came for a TTL. It keeps nothing on disk and listens
 nowhere. A heartbeat that changes nothing rings no bell.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from control_plane.catalog import Catalog, parse_catalog
 from control_plane.guard import CatalogRead
-from engines.registrar import Registration, UnknownServiceError
+from engines.registrar import CheckStatus, Registration, UnknownServiceError
 
 SOURCE = "embedded registry"
 
@@ -34,21 +34,20 @@ class EmbeddedRegistry:
         self._changed = asyncio.Event()
 
     async def register(self, registration: Registration) -> None:
-        """Put an engine in, or replace it; its status survives a changed registration."""
-        known = self._services.get(registration.id)
+        """Put an engine in, or replace it together with its check."""
         self._services[registration.id] = _Service(
             registration=registration,
-            status=known.status if known else "critical",
-            note=known.note if known else "",
+            status=registration.status,
+            note="",
             expires_at_s=_now_s() + registration.ttl_s,
         )
         self._changed.set()
 
-    async def heartbeat(self, service_id: str, status: str, note: str) -> None:
+    async def heartbeat(self, service_id: str, status: CheckStatus, note: str) -> None:
         """Note that an engine's agent lives. Raise UnknownServiceError for one not registered."""
         service = self._services.get(service_id)
         if service is None:
-            raise UnknownServiceError(service_id)
+            raise UnknownServiceError(f"no service {service_id!r} is registered here")
         service.expires_at_s = _now_s() + service.registration.ttl_s
         if (service.status, service.note) != (status, note):
             service.status, service.note = status, note
@@ -83,8 +82,8 @@ class EmbeddedRegistry:
                 service.status, service.note = "critical", "TTL expired"
 
     async def _wait_for_change(self) -> None:
-        alive = [s.expires_at_s for s in self._services.values() if s.status != "critical"]
-        timeout_s = max(0.0, min(alive) - _now_s()) if alive else None
+        expiries = [s.expires_at_s for s in self._services.values() if s.status != "critical"]
+        timeout_s = max(0.0, min(expiries) - _now_s()) if expiries else None
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

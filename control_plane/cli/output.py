@@ -35,7 +35,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    if title:
+        print(title)  # noqa: T201 a rich title is padded to the table's width
+    table = Table(box=None, pad_edge=False)
     for column in columns:
         right = column in ("gpu_power", "weight", "share")
         table.add_column(column, justify="right" if right else "left", overflow="fold")
