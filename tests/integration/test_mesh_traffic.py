@@ -3,7 +3,6 @@
 Two nodes with gpu_power 100 and 300. The engines are simulated; all else is real.
 """
 
-import asyncio
 import json
 import statistics
 import time
@@ -14,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support import aborts
-from tests.support.load import Load
+from tests.support.load import Load, send_chats
 from tests.support.mesh import EngineSetup, Mesh, chat_body
 from tests.support.processes import children, listening_tcp_ports, wait_until
 
@@ -36,19 +35,7 @@ def mesh() -> Iterator[Mesh]:
 def served_by(mesh: Mesh, requests: int) -> dict[str, float]:
     """Send chat requests over HTTP/2, 16 at a time; return how many each engine served."""
     before = mesh.served()
-
-    async def send_all() -> list[int]:
-        limit = asyncio.Semaphore(16)
-
-        async def send() -> int:
-            async with limit:
-                url = f"{mesh.edge_url}/v1/chat/completions"
-                return (await client.post(url, json=chat_body(max_tokens=1))).status_code
-
-        async with httpx.AsyncClient(http1=False, http2=True, timeout=60) as client:
-            return await asyncio.gather(*(send() for _ in range(requests)))
-
-    assert asyncio.run(send_all()) == [200] * requests
+    assert send_chats(mesh.edge_url, requests, chat_body(max_tokens=1)) == [200] * requests
     after = mesh.served()
     return {engine: after[engine] - before[engine] for engine in after}
 

@@ -1,6 +1,6 @@
-"""A steady load of chat requests over HTTP/2, from a thread of its own.
+"""Chat requests over HTTP/2: a number at once, or a steady load from a thread of its own.
 
-Open loop: requests start by the clock, whatever became of the earlier ones, so that a mesh that
+The load is an open loop: requests start by the clock, whatever became of the earlier ones, so that a mesh that
 stalls is seen as one. Every outcome is kept with its times.
 """
 
@@ -94,3 +94,19 @@ class Load:
                 error=error,
             )
         )
+
+
+def send_chats(url: str, count: int, body: dict[str, Any], *, at_once: int = 16) -> list[int]:
+    """Send chat requests over one HTTP/2 connection; return their statuses."""
+
+    async def send_all() -> list[int]:
+        limit = asyncio.Semaphore(at_once)
+
+        async def send() -> int:
+            async with limit:
+                return (await client.post(f"{url}/v1/chat/completions", json=body)).status_code
+
+        async with httpx.AsyncClient(http1=False, http2=True, timeout=60) as client:
+            return await asyncio.gather(*(send() for _ in range(count)))
+
+    return asyncio.run(send_all())

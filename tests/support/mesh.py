@@ -50,7 +50,11 @@ class Mesh:
     """The programs of one mesh and what a test asks of them. A context manager."""
 
     def __init__(
-        self, engines: Sequence[EngineSetup], *, policy: Mapping[str, Any] | None = None
+        self,
+        engines: Sequence[EngineSetup],
+        *,
+        policy: Mapping[str, Any] | None = None,
+        ready_timeout_s: float = 60.0,
     ) -> None:
         consul = paths.consul()
         envoy = paths.envoy()
@@ -58,6 +62,7 @@ class Mesh:
             raise RuntimeError("mark the test with envoy and consul")
         self.root = Path(tempfile.mkdtemp(prefix="wm-", dir="/tmp"))
         self.engines = tuple(engines)
+        self._ready_timeout_s = ready_timeout_s
         self.nodes = tuple(dict.fromkeys(engine.node for engine in engines))
         self._envoy = envoy
         edge_port, *mesh_ports = free_ports(1 + len(self.nodes))
@@ -165,7 +170,7 @@ class Mesh:
             log=self.root / "edge.log",
         )
 
-    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until every engine is in the plan and the edge has every node."""
         for what, condition in (
             ("every engine passes in Consul", self._registered),
@@ -173,7 +178,7 @@ class Mesh:
             ("every node has its engines", self._nodes_healthy),
             ("a chat request is answered", self._answered),
         ):
-            wait_until(condition, what, timeout_s=timeout_s, processes=self.processes)
+            wait_until(condition, what, timeout_s=self._ready_timeout_s, processes=self.processes)
 
     def _registered(self) -> bool:
         return self.consul.passing_engines() == {engine.id for engine in self.engines}
