@@ -1,7 +1,7 @@
 """Chat requests over HTTP/2: a number at once, or a steady load from a thread of its own.
 
-The load is an open loop: requests start by the clock, whatever became of the earlier ones, so that a mesh that
-stalls is seen as one. Every outcome is kept with its times.
+The load is an open loop: requests start by the clock, whatever became of the earlier ones, so that
+a mesh that stalls is seen as one. Every outcome is kept with its times.
 """
 
 import asyncio
