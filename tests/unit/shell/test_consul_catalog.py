@@ -1,12 +1,8 @@
 """The Consul watch against a hand-written Consul that honours index and wait."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 
 import pytest
-from aiohttp import web
 
 from control_plane.consul_catalog import (
     Position,
@@ -18,58 +14,10 @@ from control_plane.consul_catalog import (
 from control_plane.errors import WattmeshError
 from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
-from tests.support.consul_json import consul_answer, consul_entry
+from tests.support.eventually import eventually
+from tests.support.fake_consul import Answer, FakeConsul
 
 FAST = WatchTimes(wait_s=1, min_interval_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
-
-
-@dataclass
-class Answer:
-    """One scripted answer; None as index leaves the header out."""
-
-    index: str | None
-    power: str = "100"
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-
-
-class FakeConsul:
-    """Answers from a script; at its end it holds a query open for `wait`, as Consul does."""
-
-    def __init__(self, script: Sequence[Answer]) -> None:
-        self.script = list(script)
-        self.asked: list[str | None] = []
-        self.tokens: list[str | None] = []
-        self.last = Answer("1")
-        self.address = ""
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.query.get("index"))
-        self.tokens.append(request.headers.get("X-Consul-Token"))
-        if self.script:
-            self.last = self.script.pop(0)
-        else:
-            await asyncio.sleep(float(request.query.get("wait", "0s").removesuffix("s")))
-        last = self.last
-        headers = dict(last.headers)
-        if last.index is not None:
-            headers["X-Consul-Index"] = last.index
-        body = consul_answer(consul_entry(gpu_power=last.power)) if last.body is None else last.body
-        return web.Response(status=last.status, body=body, headers=headers)
-
-    @contextlib.asynccontextmanager
-    async def serve(self, port: int = 0) -> AsyncIterator[None]:
-        app = web.Application()
-        app.router.add_get("/v1/health/service/wattmesh-engine", self.answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        self.address = "http://127.0.0.1:%d" % runner.addresses[0][1]
-        try:
-            yield
-        finally:
-            await runner.cleanup()
 
 
 async def collect(consul: FakeConsul, queries: int, times: WatchTimes = FAST) -> list[CatalogRead]:
@@ -81,9 +29,7 @@ async def collect(consul: FakeConsul, queries: int, times: WatchTimes = FAST) ->
             reads.append(read)
 
     task = asyncio.create_task(follow())
-    async with asyncio.timeout(10):
-        while len(consul.asked) < queries:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(consul.asked) >= queries, within_s=10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -187,26 +133,20 @@ async def test_s3_5_failed_read_starts_over_and_changes_nothing(bad: Answer) -> 
 async def test_consul_away_and_back_is_noticed_within_two_seconds() -> None:
     consul, metrics = FakeConsul([Answer("5")]), Metrics()
     reads: list[CatalogRead] = []
-    loop = asyncio.get_running_loop()
 
     async def follow() -> None:
         async for read in watch_consul(consul.address, metrics=metrics):
             reads.append(read)
 
-    async with asyncio.timeout(15):
-        async with consul.serve():
-            task = asyncio.create_task(follow())
-            while not reads:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(1.0)
-        consul.script = [Answer("2", power="2")]
-        async with consul.serve(int(consul.address.rpartition(":")[2])):
-            back_s = loop.time()
-            while len(reads) < 2:
-                await asyncio.sleep(0.01)
-            assert loop.time() - back_s < 2.0
-            task.cancel()
-            await asyncio.wait([task])
+    async with consul.serve():
+        task = asyncio.create_task(follow())
+        await eventually(lambda: reads)
+    await asyncio.sleep(1.0)
+    consul.say(Answer("2", power="2"))
+    async with consul.serve(int(consul.address.rpartition(":")[2])):
+        await eventually(lambda: len(reads) == 2, within_s=2.0)
+        task.cancel()
+        await asyncio.wait([task])
     assert reads[1].reset
     assert metrics.catalog_reads.labels("error")._value.get() >= 1
 
