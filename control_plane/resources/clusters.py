@@ -44,7 +44,11 @@ def pool_cluster(name: str, *, thresholds: Thresholds) -> Json:
         },
         "connect_timeout": seconds(_CONNECT_TIMEOUT_S),
         "lb_policy": "LEAST_REQUEST",
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "common_lb_config": {
+            "healthy_panic_threshold": {"value": 0},
+            # By default Envoy holds changes of health and weight back for up to a second.
+            "update_merge_window": "0s",
+        },
         "ignore_health_on_host_removal": True,
         "circuit_breakers": circuit_breakers(thresholds),
     }

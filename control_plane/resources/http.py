@@ -9,6 +9,7 @@ from control_plane.resources.messages import ADS, TYPE, Json, seconds
 from control_plane.resources.openai_errors import local_reply_config
 
 _MAX_CONCURRENT_STREAMS = 1024  # per connection
+_MIN_WINDOW_BYTES = 65_535  # HTTP/2's own default; a lower one is no valid setting
 _IDLE_CONNECTION_S = 3600.0
 _HEADERS_TIMEOUT_S = 30.0
 _STREAM_IDLE_S = 300.0  # until a route is chosen; each route then sets its own
@@ -67,6 +68,8 @@ def http_connection_manager(
             },
             "http2_protocol_options": {
                 "max_concurrent_streams": _MAX_CONCURRENT_STREAMS,
+                # An HTTP/2 body is limited by its stream's window, not by the listener's buffer.
+                "initial_stream_window_size": max(_MIN_WINDOW_BYTES, max_request_bytes),
             },
             "common_http_protocol_options": {"idle_timeout": seconds(_IDLE_CONNECTION_S)},
             "stream_idle_timeout": seconds(_STREAM_IDLE_S),
