@@ -249,7 +249,7 @@ def agent_command(
 
     Example: wattmesh agent --node node.yaml --xds-address 10.0.0.5:18000
     """
-    from control_plane.cli.serve import AgentOptions, serve_agent
+    from control_plane.cli.host import AgentOptions, serve_agent
 
     options = AgentOptions(
         node=node,

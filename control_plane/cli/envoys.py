@@ -32,6 +32,11 @@ def find_envoy() -> str:
     return on_path
 
 
+def admin_socket_path(run_dir: Path, node_id: str) -> Path:
+    """Return where the Envoy of that node ID has its admin API."""
+    return run_dir / f"{node_id}.envoy.sock"
+
+
 def envoy_command(
     *,
     role: str,
@@ -45,7 +50,7 @@ def envoy_command(
 
     `concurrency` is its number of worker threads; None leaves it to Envoy: one per core.
     """
-    admin_socket = run_dir / f"{node_id}.envoy.sock"
+    admin_socket = admin_socket_path(run_dir, node_id)
     bootstrap = run_dir / f"{node_id}.envoy.yaml"
     text = render_bootstrap(
         role=role,

@@ -8,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
-from control_plane.catalog_files import read_file
+from control_plane.cli.host import load_node
 from control_plane.cli.ports import free_ports
 from control_plane.errors import InputError, Problem, WattmeshError
 from control_plane.metadata import socket_path_fault
-from engines.node_config import EngineSpec, NodeConfig, parse_node
+from engines.node_config import EngineSpec, NodeConfig
 
 _EXAMPLES = ("node-a.yaml", "node-b.yaml")
 _TINY_ARGS = ("--enforce-eager", "--gpu-memory-utilization=0.3")
@@ -30,7 +30,7 @@ def load_nodes(paths: Sequence[Path], run_dir: Path) -> tuple[NodeConfig, ...]:
     parsed: list[NodeConfig] = []
     for path in paths or example_paths():
         try:
-            parsed.append(_load(path))
+            parsed.append(load_node(path))
         except InputError as error:
             problems += error.problems
     ids = [config.node for config in parsed]
@@ -105,10 +105,6 @@ def _tiny(engine: EngineSpec, directory: Path) -> EngineSpec:
         args=_TINY_ARGS,
         env=MappingProxyType({**_TINY_ENV, **engine.env}),
     )
-
-
-def _load(path: Path) -> NodeConfig:
-    return read_file(path, lambda data: parse_node(data, source=str(path)))
 
 
 def _localized(config: NodeConfig, port: int, run_dir: Path) -> NodeConfig:

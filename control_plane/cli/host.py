@@ -1,0 +1,67 @@
+"""`wattmesh agent`: one GPU host's engines, and on request its Envoy, until a signal."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.catalog_files import read_file
+from control_plane.cli import OK
+from control_plane.cli.envoys import envoy_command
+from control_plane.cli.runtime import run_until_signal
+from control_plane.consul_catalog import open_consul
+from engines.agent import run_agent
+from engines.launcher import Command
+from engines.node_config import NodeConfig, parse_node
+from engines.registrar import ConsulRegistrar
+from observability.logs import configure_logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What `wattmesh agent` was asked for."""
+
+    node: Path
+    consul_address: str
+    xds_address: UnixSocket | HostPort | None  # None = the node Envoy is somebody else's
+    run_dir: Path
+    vllm_python: str | None  # None = the Python that runs us
+
+
+def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
+    """Run a host's agent and return its exit status. Raise InputError for a bad node file."""
+    configure_logs(level, as_json=as_json)
+    config = load_node(options.node)
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    commands = _envoys(config, options)
+
+    async def run() -> int:
+        async with open_consul(options.consul_address, None) as client:
+            await run_agent(
+                config,
+                ConsulRegistrar(client),
+                log_dir=options.run_dir / "logs",
+                vllm_python=options.vllm_python or sys.executable,
+                commands=commands,
+            )
+        return OK
+
+    return run_until_signal(run())
+
+
+def load_node(path: Path) -> NodeConfig:
+    """Return the host of a file. Raise InputError with every problem of it."""
+    return read_file(path, lambda data: parse_node(data, source=str(path)))
+
+
+def _envoys(config: NodeConfig, options: AgentOptions) -> list[Command]:
+    if options.xds_address is None:
+        return []
+    return [
+        envoy_command(
+            role="node",
+            node_id=config.node,
+            xds_address=options.xds_address,
+            run_dir=options.run_dir,
+        )
+    ]
