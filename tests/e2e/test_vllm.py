@@ -97,8 +97,8 @@ def test_changed_metadata_moves_the_split_within_2_s_without_a_failed_request(me
     with Load(
         f"{mesh.edge_url}/v1/chat/completions", chat_body(max_tokens=1), rate_per_s=10
     ) as load:
-        mesh.consul.change_metadata(small.id, gpu_power="300")
-        wait_until(lambda: len(set(mesh.edge_hosts().values())) == 1, "equal weights", timeout_s=2)
+        mesh.consul.change_metadata(small.id, gpu_power="600")
+        wait_until(lambda: mesh.edge_hosts()["node-a"] == 600, "the new weight", timeout_s=2)
         time.sleep(1)
         mesh.consul.change_metadata(small.id, gpu_power="100")
         wait_until(lambda: mesh.edge_hosts() == weights, "the weights back", timeout_s=2)
