@@ -11,7 +11,9 @@ from control_plane.policy import Policy, parse_policy
 
 README = (Path(__file__).parents[3] / "control_plane/README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
-ROWS = re.findall(r"^\| `((?:defaults|models|max_|retry)[\w.<>]*)` \| (.*?) \|", README, re.M)
+ROWS = re.findall(
+    r"^\| `((?:defaults|models|max_request|retry)[\w.<>]*)` \| (.*?) \|", README, re.M
+)
 STATED = [(key, default.strip("`")) for key, default in ROWS if default.startswith("`")]
 
 
