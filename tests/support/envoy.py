@@ -3,22 +3,19 @@
 import json
 from typing import Any
 
-import httpx
+from tests.support import unix_http
 
 
 class EnvoyAdmin:
     """The admin API of one running Envoy."""
 
     def __init__(self, socket: str) -> None:
-        self._client = httpx.Client(
-            transport=httpx.HTTPTransport(uds=socket), base_url="http://envoy", timeout=5
-        )
-
-    def close(self) -> None:
-        self._client.close()
+        self._socket = socket
 
     def get(self, path: str) -> str:
-        return self._client.get(path).raise_for_status().text
+        answer = unix_http.get(self._socket, path)
+        assert answer.status == 200, f"{path}: {answer.status} {answer.text[:200]}"
+        return answer.text
 
     def stats(self, prefix: str = "") -> dict[str, int]:
         """Return the counters and gauges whose names begin like this."""

@@ -20,7 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.identity import Pool
-from tests.support import paths
+from tests.support import paths, unix_http
 from tests.support.consul import ConsulServer
 from tests.support.envoy import EnvoyAdmin
 from tests.support.ports import free_ports
@@ -76,7 +76,6 @@ class Mesh:
         self.control_plane: Process | None = None
         self.agents: dict[str, Process] = {}
         self.edge: Process | None = None
-        self._admins: dict[str, EnvoyAdmin] = {}
         self._kept = bool(os.environ.get("WATTMESH_TEST_KEEP"))
 
     @property
@@ -200,8 +199,6 @@ class Mesh:
 
     def stop(self) -> list[int]:
         """Stop everything; return the processes that outlived the agent that had started them."""
-        for admin in self._admins.values():
-            admin.close()
         if self.edge is not None:
             self.edge.stop()
         descendants = {
@@ -245,21 +242,17 @@ class Mesh:
         with httpx.Client(http1=not http2, http2=http2, timeout=60) as client:
             return client.post(f"{self.edge_url}/v1/chat/completions", json=chat_body(**fields))
 
-    def admin(self, path: str) -> httpx.Response:
+    def admin(self, path: str) -> unix_http.Answer:
         """GET from the control plane's admin API."""
-        transport = httpx.HTTPTransport(uds=self.admin_socket)
-        with httpx.Client(transport=transport, timeout=5) as client:
-            return client.get(f"http://control-plane{path}")
+        return unix_http.get(self.admin_socket, path)
 
     def control_plane_metrics(self) -> dict[str, float]:
         """Return the sum of each metric of the control plane, by sample name."""
-        return _sums(self.admin("/metrics").raise_for_status().text)
+        return _sums(self.admin("/metrics").text)
 
     def envoy(self, which: str) -> EnvoyAdmin:
         """Return the admin API of the edge ("edge") or of a node's Envoy (the node's name)."""
-        if which not in self._admins:
-            self._admins[which] = EnvoyAdmin(self._admin_socket(which))
-        return self._admins[which]
+        return EnvoyAdmin(self._admin_socket(which))
 
     def _admin_socket(self, which: str) -> str:
         return (
