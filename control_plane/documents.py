@@ -16,7 +16,7 @@ from control_plane.errors import InputError, Problem, shown
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_QUANTITY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([A-Za-z]+)")
+_QUANTITY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([A-Za-z]+)", re.ASCII)
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -62,11 +62,18 @@ def load_document(
     except UnicodeDecodeError as error:
         raise refuse("document", f"a byte at {error.start}", "UTF-8 text") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise refuse("document", shown(" ".join(str(error).split())), "valid YAML") from error
+        raise refuse("document", _yaml_fault(error), "valid YAML") from error
     try:
         return document_type.model_validate({} if raw is None else raw)
     except ValidationError as error:
         raise InputError(_problems(error, source, meanwhile)) from error
+
+
+def _yaml_fault(error: Exception) -> str:
+    """Return where a document stops being YAML, and why."""
+    mark = getattr(error, "problem_mark", None)
+    reason = getattr(error, "problem", None) or " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {reason}" if mark else shown(reason)
 
 
 def _problems(error: ValidationError, source: str, meanwhile: str) -> list[Problem]:

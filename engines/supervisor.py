@@ -21,7 +21,7 @@ from engines.launcher import Command
 logger = structlog.get_logger()
 
 _STEADY_S = 60.0
-_BACK_OFF = wait_exponential_jitter(initial=0.5, max=30.0, exp_base=2, jitter=0.5)
+_BACK_OFF = wait_exponential_jitter(multiplier=0.5, max=30.0, exp_base=2, jitter=0.5)
 _KILL_GRACE_S = 2.0
 _TAIL_BYTES = 2000
 

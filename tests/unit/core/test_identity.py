@@ -55,7 +55,7 @@ def test_different_texts_have_different_names(one, other):
 
 @pytest.mark.parametrize("name", ["a.b", "a_", "a_2", "a_2f", "a_zz", "a__", "_41"])
 def test_what_no_name_encodes_to_is_refused(name):
-    with pytest.raises(ValueError, match="is not an encoded name|ends where"):
+    with pytest.raises(ValueError, match=r"is not an encoded name|ends where"):
         parse_cluster_name(name)
 
 

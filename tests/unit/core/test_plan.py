@@ -1,0 +1,211 @@
+"""Shares, breakers and splits: pure arithmetic with stated bounds."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from control_plane.identity import Pool
+from control_plane.plan import DEFAULT_MAX_NUM_SEQS, plan_fleet
+from control_plane.policy import Policy, parse_policy
+from engines.keep_alive import ENGINE_KEEP_ALIVE_S
+from tests.support.builders import make_fleet, make_plan
+from tests.support.consul_json import consul_entry
+
+FOX = Pool("acme/fox")
+
+
+def engine(node, power=100, *, number=0, **meta):
+    return consul_entry(
+        f"{node}.e{number}", gpu_power=str(power), socket=f"/run/{number}.sock", **meta
+    )
+
+
+def weights(plan):
+    return {engine.id: engine.weight for engine in plan.engines}
+
+
+@pytest.mark.parametrize(
+    ("powers", "expected"),
+    [
+        pytest.param([], [], id="empty fleet"),
+        pytest.param([100, 300], [100, 300], id="power is weight where it can be"),
+        pytest.param([1, 3], [100, 300], id="small powers are scaled up together"),
+        pytest.param([0.001, 0.003], [100, 300], id="so are tiny ones"),
+        pytest.param([700, 35], [2000, 100], id="the weakest gets 100"),
+        pytest.param([33.4], [100], id="a lone engine"),
+    ],
+)
+def test_weight_follows_power(powers, expected):
+    plan = make_plan(*(engine(f"n{i}", power) for i, power in enumerate(powers)))
+    assert list(weights(plan).values()) == expected
+
+
+@pytest.mark.case("D2")
+def test_d2_huge_powers_fit_uint32():
+    plan = make_plan(*(engine(f"n{i}", 2_000_000_000) for i in range(3)))
+    values = list(weights(plan).values())
+    assert sum(values) <= 2**32 - 1
+    assert max(values) == min(values) > 1
+
+
+@pytest.mark.case("D2")
+def test_d2_150_equal_engines_all_get_something():
+    plan = make_plan(*(engine(f"n{i}", 0.0001) for i in range(150)))
+    assert set(weights(plan).values()) == {100}
+
+
+@pytest.mark.case("D2")
+@pytest.mark.parametrize("value", ["-5", "nan", "350 W", "0"])
+def test_d2_an_unusable_power_is_the_default_and_named(value):
+    plan = make_plan(engine("n1", value), engine("n2"))
+    assert weights(plan) == {"n1.e0": 100, "n2.e0": 100}
+    assert any("n1.e0" in problem.path for problem in plan.problems)
+
+
+POWERS = st.lists(st.floats(min_value=1e-3, max_value=1e12), min_size=1, max_size=12)
+
+
+@given(POWERS)
+def test_live_weights_are_whole_at_least_1_and_fit(powers):
+    plan = make_plan(*(engine(f"n{i:02}", repr(power)) for i, power in enumerate(powers)))
+    values = list(weights(plan).values())
+    assert all(isinstance(value, int) and value >= 1 for value in values)
+    assert sum(values) <= 2**32 - 1
+    if max(powers) / min(powers) < 1e6:
+        for one, power in zip(values, powers, strict=True):
+            ratio = (one / max(values)) / (power / max(powers))
+            assert ratio == pytest.approx(1, abs=0.01)
+
+
+@given(st.permutations([engine(f"n{i}", 10 * (i + 1)) for i in range(6)]))
+def test_order_does_not_matter(entries):
+    assert make_plan(*entries) == make_plan(*sorted(entries, key=lambda e: e["Service"]["ID"]))
+
+
+@given(
+    st.lists(st.integers(1, 10_000), min_size=2, max_size=6), st.sampled_from([0.01, 7.0, 1000.0])
+)
+def test_shares_do_not_depend_on_the_scale_of_power(powers, factor):
+    def shares(scale):
+        plan = make_plan(*(engine(f"n{i}", repr(p * scale)) for i, p in enumerate(powers)))
+        total = sum(weights(plan).values())
+        return [weight / total for weight in weights(plan).values()]
+
+    assert shares(1.0) == pytest.approx(shares(factor), rel=0.02)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_more_power_never_means_less_weight(one, other):
+    assume(one <= other)
+    low, high = weights(make_plan(engine("n1", one), engine("n2", other))).values()
+    assert low <= high
+
+
+def test_an_edge_sees_nodes_with_the_sum_of_their_live_engines():
+    plan = make_plan(
+        engine("n1", 100, number=0),
+        engine("n1", 50, number=1),
+        engine("n1", 70, number=2, status="critical"),
+        engine("n2", 300),
+    )
+    (pool,) = plan.pools
+    assert [(e.node, e.weight) for e in pool.endpoints] == [("n1", 300), ("n2", 600)]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{"status": "critical"}, {"state": "warming"}, {"state": "draining"}],
+    ids=["down", "warming", "draining"],
+)
+def test_only_ready_engines_get_new_requests(meta):
+    plan = make_plan(engine("n1", **meta), engine("n2"))
+    assert weights(plan) == {"n1.e0": 0, "n2.e0": 100}
+    assert [e.node for e in plan.pools[0].endpoints] == ["n2"]
+    assert [node.id for node in plan.nodes] == ["n1", "n2"]
+
+
+@pytest.mark.conformance("54")
+def test_54_a_pool_without_live_engines_is_empty_not_gone():
+    plan = make_plan(engine("n1", status="critical"))
+    assert [(pool.pool, pool.endpoints) for pool in plan.pools] == [(FOX, ())]
+    assert [(model.model, model.live) for model in plan.models] == [("acme/fox", False)]
+
+
+def test_a_model_of_the_policy_without_engines_is_known_and_empty():
+    plan = make_plan(policy="models: {acme/owl: {}}")
+    assert [(model.model, model.live) for model in plan.models] == [("acme/owl", False)]
+    assert [pool.pool for pool in plan.pools] == [Pool("acme/owl")]
+
+
+def test_versions_share_by_capacity_unless_the_policy_says():
+    entries = [engine("n1", 100, version="v1"), engine("n2", 300, version="v2")]
+    assert make_plan(*entries).models[0].routes == (
+        (Pool("acme/fox", "v1"), 100),
+        (Pool("acme/fox", "v2"), 300),
+    )
+    stated = make_plan(*entries, policy="models: {acme/fox: {versions: {v1: 9, v2: 1}}}")
+    assert [weight for _, weight in stated.models[0].routes] == [9, 1]
+
+
+@pytest.mark.conformance("73")
+def test_73_all_versions_dead_still_sum_to_at_least_1():
+    plan = make_plan(
+        engine("n1", version="v1", status="critical"), engine("n2", version="v2", status="critical")
+    )
+    assert sum(weight for _, weight in plan.models[0].routes) == 2
+
+
+def test_a_version_that_the_split_does_not_name_gets_nothing_and_is_told():
+    plan = make_plan(
+        engine("n1", version="v1"),
+        engine("n2", version="v2"),
+        policy="models: {acme/fox: {versions: {v1: 1, v3: 1}}}",
+    )
+    assert [pool.version for pool, _ in plan.models[0].routes] == ["v1", "v3"]
+    assert [problem.path for problem in plan.problems] == ["models.acme/fox.versions.v2"]
+    assert {pool.pool.version: len(pool.endpoints) for pool in plan.pools} == {
+        "v1": 1,
+        "v2": 1,
+        "v3": 0,
+    }
+
+
+def test_an_alias_never_takes_a_models_own_name():
+    plan = make_plan(engine("n1"), policy="models: {acme/owl: {aliases: [acme/fox, owl]}}")
+    owl = next(model for model in plan.models if model.model == "acme/owl")
+    assert owl.aliases == ("owl",)
+    assert any("acme/owl.aliases" in problem.path for problem in plan.problems)
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "max_connections"),
+    [("16", 18), ("1", 3), ("256", 288), (None, DEFAULT_MAX_NUM_SEQS + 32)],
+)
+def test_an_engine_holds_its_batch_and_a_short_queue(max_num_seqs, max_connections):
+    meta = {} if max_num_seqs is None else {"max_num_seqs": max_num_seqs}
+    assert make_plan(engine("n1", **meta)).engines[0].max_connections == max_connections
+
+
+@pytest.mark.conformance("63")
+def test_63_breakers_move_with_neither_health_nor_power():
+    before = make_plan(engine("n1", 100), engine("n2", 300))
+    after = make_plan(engine("n1", 70), engine("n2", 300, status="critical"))
+    assert before.pools[0].edge_thresholds == after.pools[0].edge_thresholds
+
+
+def test_breakers_are_at_least_1_and_grow_with_the_fleet():
+    small = make_plan(engine("n1", max_num_seqs="1")).pools[0].edge_thresholds
+    assert min(small.max_connections, small.max_pending_requests, small.max_retries) >= 1
+    entries = [engine(f"n{i}", max_num_seqs="256") for i in range(64)]
+    assert make_plan(*entries).pools[0].edge_thresholds.max_requests >= 64 * 256
+
+
+def test_an_unknown_keep_alive_is_vllms_default():
+    assert make_plan(engine("n1")).engines[0].keep_alive_s == ENGINE_KEEP_ALIVE_S
+    assert make_plan(engine("n1", keep_alive_s="30")).engines[0].keep_alive_s == 30
+
+
+def test_the_time_does_not_matter_yet():
+    fleet, policy = make_fleet(engine("n1")), parse_policy(b"", source="p")
+    assert plan_fleet(fleet, policy, 0.0) == plan_fleet(fleet, policy, 1e9)
+    assert policy == Policy()

@@ -1,0 +1,30 @@
+"""The core does no I/O and knows no clock: it imports none of the modules that would let it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SHELL = {"asyncio", "socket", "aiohttp", "grpc", "time", "consul", "subprocess"}
+CORE = [
+    *(ROOT / "control_plane" / f"{name}.py" for name in (
+        "addresses", "catalog", "checks", "debounce", "documents", "errors", "fleet", "guard",
+        "identity", "metadata", "plan", "plan_view", "policy", "snapshot", "stream",
+        "subscription", "xds_status",
+    )),
+    *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
+    *(ROOT / "engines" / f"{name}.py" for name in ("gpu", "keep_alive", "node_config")),
+    *(ROOT / "engines" / "simulator" / f"{name}.py" for name in ("openai_api", "service_model")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_core_imports_no_shell(path):
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    assert not imported & SHELL
