@@ -78,7 +78,7 @@ def run_up(options: UpOptions, *, level: str) -> int:
     progress = Progress()
     run_dir = make_run_dir(options.run_dir or default_run_dir())
     with hold_run_dir(run_dir):
-        nodes = load_nodes(options.nodes, run_dir)
+        nodes = load_nodes(options.nodes, run_dir, lean=options.engine == "vllm")
         load_policy(options.policy)
         edge = _edge_address(options.listen, progress)
         mesh = _Mesh(options, run_dir, nodes, edge, progress)

@@ -20,11 +20,11 @@ _TINY_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 _TINY_DEADLINE_S = 300.0
 
 
-def load_nodes(paths: Sequence[Path], run_dir: Path) -> tuple[NodeConfig, ...]:
+def load_nodes(paths: Sequence[Path], run_dir: Path, *, lean: bool) -> tuple[NodeConfig, ...]:
     """Return the nodes of these files (default: the examples), all on this machine.
 
-    Address, mesh port and socket directory of the files are replaced. Raise InputError with the
-    problems of all files.
+    Address, mesh port and socket directory of the files are replaced; `lean` takes one engine of
+    each example. Raise InputError with the problems of all files.
     """
     problems: list[Problem] = []
     parsed: list[NodeConfig] = []
@@ -39,6 +39,8 @@ def load_nodes(paths: Sequence[Path], run_dir: Path) -> tuple[NodeConfig, ...]:
     ]
     if problems:
         raise InputError(problems)
+    if lean and not paths:
+        parsed = [replace(config, engines=config.engines[:1]) for config in parsed]
     ports = free_ports(len(parsed))
     nodes = tuple(_localized(c, port, run_dir) for c, port in zip(parsed, ports, strict=True))
     _check_sockets(nodes)

@@ -48,10 +48,9 @@ def print_engines(engines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_answer(model: str, content: str, elapsed_s: float) -> None:
-    """Print the model's first answer."""
-    typer.echo(
-        f"\nFirst answer of {model}, {elapsed_s:.1f} s after the start:\n  {content.strip()}"
-    )
+    """Print the model's first answer; what a terminal might obey is shown as a dot."""
+    shown = "".join(char if char.isprintable() else "·" for char in content.strip())
+    typer.echo(f"\nFirst answer of {model}, {elapsed_s:.1f} s after the start:\n  {shown}")
 
 
 def print_addresses(

@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 import yaml
 
 from control_plane.cli import main
@@ -38,13 +39,14 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     def run_command(*argv: object) -> Ran:
         status = main([str(argument) for argument in argv])
         captured = capsys.readouterr()
         return Ran(status, captured.out, captured.err)
 
-    return run_command
+    yield run_command
+    structlog.reset_defaults()  # a command's logs go to a stream that ends with the test
 
 
 @pytest.fixture
