@@ -11,6 +11,16 @@ import typer
 
 from control_plane.addresses import HostPort, UnixSocket, parse_address, parse_host_port
 from control_plane.cli import BAD_INPUT, FINDING, OK
+from control_plane.cli.options import (
+    DEFAULT_CONSUL,
+    CatalogFile,
+    ConsulAddress,
+    LogFormat,
+    LogLevel,
+    OutputForm,
+    PolicyFile,
+    VllmPython,
+)
 from control_plane.cli.output import (
     ENGINE_COLUMNS,
     Output,
@@ -22,8 +32,6 @@ from control_plane.cli.output import (
 from control_plane.debounce import Debounce
 from control_plane.errors import WattmeshError
 
-_DEFAULT_CONSUL = "http://127.0.0.1:8500"
-
 app = typer.Typer(
     name="wattmesh",
     help="Wattmesh: an Envoy-fronted mesh for fleets of vLLM engines, weighted by GPU power.",
@@ -32,32 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-CatalogFile = Annotated[
-    Path,
-    typer.Option(
-        "--catalog",
-        metavar="FILE",
-        help="What Consul's /v1/health/service/wattmesh-engine answers, recorded.",
-    ),
-]
-PolicyFile = Annotated[
-    Path | None,
-    typer.Option("--policy", metavar="FILE", help="policy.yaml; without it, the empty policy."),
-]
-OutputForm = Annotated[Output, typer.Option("-o", "--output", help="How data is printed.")]
-ConsulAddress = Annotated[
-    str,
-    typer.Option(
-        "--consul-address",
-        metavar="URL",
-        envvar="CONSUL_HTTP_ADDR",
-        help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
-    ),
-]
-LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 
 
 def run_app(argv: Sequence[str]) -> int:
@@ -198,7 +180,7 @@ def control_plane_command(
     admin_address: Annotated[
         str, typer.Option(metavar="ADDRESS", help="unix:PATH or HOST:PORT of the admin API.")
     ] = "unix:/run/wattmesh/admin.sock",
-    consul_address: ConsulAddress = _DEFAULT_CONSUL,
+    consul_address: ConsulAddress = DEFAULT_CONSUL,
     debounce_ms: Annotated[
         int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
     ] = 100,
@@ -230,7 +212,7 @@ def control_plane_command(
 @app.command("agent")
 def agent_command(
     node: Annotated[Path, typer.Option(metavar="FILE", help="node.yaml: this host's engines.")],
-    consul_address: ConsulAddress = _DEFAULT_CONSUL,
+    consul_address: ConsulAddress = DEFAULT_CONSUL,
     xds_address: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Also run this host's node Envoy, served from here."),
@@ -238,10 +220,7 @@ def agent_command(
     run_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
     ] = Path("/run/wattmesh"),
-    vllm_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", envvar="WATTMESH_VLLM_PYTHON", help="A Python with vLLM."),
-    ] = None,
+    vllm_python: VllmPython = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -297,16 +276,13 @@ def up_command(
     policy: PolicyFile = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where callers connect [default: 127.0.0.1:10000]."),
+        typer.Option(metavar="HOST:PORT", help="Where callers connect (default: 127.0.0.1:10000)."),
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Sockets, logs and generated files.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
-    vllm_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", envvar="WATTMESH_VLLM_PYTHON", help="A Python with vLLM."),
-    ] = None,
+    vllm_python: VllmPython = None,
     log_level: LogLevel = "error",
 ) -> None:
     """Run a whole mesh on this machine: engines, Envoys and control plane; Ctrl-C stops it.

@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from control_plane.cli.output import Output
+
+DEFAULT_CONSUL = "http://127.0.0.1:8500"
+
+CatalogFile = Annotated[
+    Path,
+    typer.Option(
+        "--catalog",
+        metavar="FILE",
+        help="What Consul's /v1/health/service/wattmesh-engine answers, recorded.",
+    ),
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="policy.yaml; without it, the empty policy."),
+]
+OutputForm = Annotated[Output, typer.Option("-o", "--output", help="How data is printed.")]
+ConsulAddress = Annotated[
+    str,
+    typer.Option(
+        "--consul-address",
+        metavar="URL",
+        envvar="CONSUL_HTTP_ADDR",
+        help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
+    ),
+]
+LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
+VllmPython = Annotated[
+    str | None,
+    typer.Option(
+        "--vllm-python",
+        metavar="PATH",
+        envvar="WATTMESH_VLLM_PYTHON",
+        help="A Python that can import vLLM (default: the one that runs this).",
+    ),
+]
