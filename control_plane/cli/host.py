@@ -7,13 +7,14 @@ from pathlib import Path
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog_files import read_file
 from control_plane.cli import OK
-from control_plane.cli.envoys import envoy_command
+from control_plane.cli.envoys import admin_socket_path, envoy_command
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
 from engines.agent import run_agent
 from engines.launcher import Command
 from engines.node_config import NodeConfig, parse_node
 from engines.registrar import ConsulRegistrar
+from engines.sockets import release_socket
 from observability.logs import configure_logs
 
 
@@ -36,14 +37,17 @@ def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
     commands = _envoys(config, options)
 
     async def run() -> int:
-        async with open_consul(options.consul_address, None) as client:
-            await run_agent(
-                config,
-                ConsulRegistrar(client),
-                log_dir=options.run_dir / "logs",
-                vllm_python=options.vllm_python or sys.executable,
-                commands=commands,
-            )
+        try:
+            async with open_consul(options.consul_address, None) as client:
+                await run_agent(
+                    config,
+                    ConsulRegistrar(client),
+                    log_dir=options.run_dir / "logs",
+                    vllm_python=options.vllm_python or sys.executable,
+                    commands=commands,
+                )
+        finally:  # Envoy leaves its admin socket behind
+            release_socket(str(admin_socket_path(options.run_dir, config.node)))
         return OK
 
     return run_until_signal(run())
