@@ -75,13 +75,19 @@ def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
     by_node: dict[str, list[CatalogEntry]] = {}
     for entry in catalog.entries:
         by_node.setdefault(entry.node, []).append(entry)
-    nodes: list[Node] = []
+    nodes: dict[tuple[str, int], Node] = {}
     problems = list(catalog.problems)
     for node_id in sorted(by_node):
         node, found = _build_node(node_id, by_node[node_id], gpus)
-        nodes.append(node)
         problems += found
-    return Fleet(nodes=tuple(nodes), problems=tuple(problems))
+        rival = nodes.setdefault((node.address, node.port), node)
+        if rival is not node:
+            expected = f"a listener of its own, not the one of {rival.id!r}"
+            seen = f"{node.address}:{node.port}"
+            problems += [
+                _contradiction(entry, "address", seen, expected) for entry in by_node[node_id]
+            ]
+    return Fleet(nodes=tuple(nodes.values()), problems=tuple(problems))
 
 
 def _build_node(

@@ -68,8 +68,18 @@ def test_two_engines_on_one_socket():
 
 
 def test_the_same_socket_path_on_two_hosts_is_fine():
-    fleet = make_fleet(consul_entry("n1.e", socket="/s"), consul_entry("n2.e", socket="/s"))
+    fleet = make_fleet(consul_entry("n1.e", port=1), consul_entry("n2.e", port=2))
+    assert [node.id for node in fleet.nodes] == ["n1", "n2"]
     assert not fleet.problems
+
+
+def test_two_nodes_behind_one_listener():
+    """Envoy keeps one of two equal addresses, and half of the traffic would find no pool."""
+    fleet = make_fleet(consul_entry("n1.e"), consul_entry("n2.e"))
+    assert [node.id for node in fleet.nodes] == ["n1"]
+    (problem,) = fleet.problems
+    assert problem.path == "n2.e.address"
+    assert "'n1'" in problem.expected
 
 
 def test_a_node_has_one_listener_the_one_that_most_engines_name():

@@ -15,8 +15,13 @@ FOX = Pool("acme/fox")
 
 
 def engine(node, power=100, *, number=0, **meta):
+    socket = f"/run/{number}.sock"
     return consul_entry(
-        f"{node}.e{number}", gpu_power=str(power), socket=f"/run/{number}.sock", **meta
+        f"{node}.e{number}",
+        port=1000 + int(node[1:]),
+        gpu_power=str(power),
+        socket=socket,
+        **meta,
     )
 
 
