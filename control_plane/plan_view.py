@@ -4,10 +4,9 @@ Public API. Unknown values are left out or null, never zero. `share` is the part
 model's traffic that an engine gets when all edges follow the plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from control_plane.errors import Problem
 from control_plane.fleet import Engine, Fleet, Node
 from control_plane.guard import GuardState
 from control_plane.identity import Pool
@@ -32,11 +31,6 @@ def fleet_to_json(fleet: Fleet, guard: GuardState) -> dict[str, Any]:
         "held": sorted(guard.held),
         "problems": [str(problem) for problem in fleet.problems],
     }
-
-
-def problem_lines(problems: Sequence[Problem]) -> list[str]:
-    """Return one line for each problem."""
-    return [" ".join(str(problem).split("\n")) for problem in problems]
 
 
 def engine_shares(plan: Plan) -> Mapping[str, float]:

@@ -76,7 +76,7 @@ def resources_command(
     catalog: CatalogFile,
     policy: PolicyFile = None,
     node: Annotated[str, typer.Option(metavar="ID", help="Node ID, with --role node.")] = "",
-    output: OutputForm = Output.TABLE,
+    output: OutputForm = Output.JSON,
 ) -> None:
     """Print the xDS resources that an Envoy would be sent, as proto3 JSON. Needs no network.
 

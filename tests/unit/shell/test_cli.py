@@ -189,7 +189,7 @@ def test_bad_files_give_all_problems_of_both_and_2(
 def test_resources_as_proto3_json(
     run: Run, catalog: Path, role: list[str], types: set[str]
 ) -> None:
-    ran = run("resources", *role, "--catalog", catalog, "-o", "json")
+    ran = run("resources", *role, "--catalog", catalog)
     value = json.loads(ran.out)
     assert ran.status == 0
     assert all(url.startswith("type.googleapis.com/envoy.config.") for url in value)

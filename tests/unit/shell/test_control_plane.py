@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from control_plane.addresses import UnixSocket
+from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog import parse_catalog
 from control_plane.debounce import Debounce
 from control_plane.guard import CatalogRead
@@ -20,6 +20,7 @@ from control_plane.metrics import Metrics
 from control_plane.service import ControlPlaneConfig, run_control_plane
 from tests.support.consul_json import consul_answer, consul_entry
 from tests.support.fake_consul import Answer, FakeConsul
+from tests.support.ports import free_ports
 
 
 @dataclass
@@ -28,9 +29,10 @@ class Running:
 
     directory: Path
     session: aiohttp.ClientSession
+    base: str = "http://admin"
 
     async def get(self, path: str) -> tuple[int, Any]:
-        async with self.session.get(f"http://admin{path}") as response:
+        async with self.session.get(f"{self.base}{path}") as response:
             text = await response.text()
             is_json = response.content_type == "application/json"
             return response.status, json.loads(text) if is_json else text
@@ -252,3 +254,20 @@ async def test_errors_are_json(
         async with plane.session.request(method, f"http://admin{path}") as response:
             assert response.status == status
             assert (await response.json())["error"]["code"] == code
+
+
+async def test_the_admin_api_on_tcp(short_tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    config = ControlPlaneConfig(
+        catalog=str(short_tmp_path / "catalog.json"),
+        policy=None,
+        xds_addresses=(UnixSocket(str(short_tmp_path / "xds.sock")),),
+        admin_address=HostPort("127.0.0.1", port),
+    )
+    (short_tmp_path / "catalog.json").write_bytes(two_engines())
+    task = asyncio.create_task(run_control_plane(config))
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        plane = Running(short_tmp_path, session, "")
+        await plane.until("/ready", is_ready)
+    task.cancel()
+    await asyncio.wait([task])
