@@ -23,12 +23,14 @@ _READY_DEADLINE_S = 20.0
 _POLL_S = 0.1
 
 
-def consul_argv(binary: str, version: tuple[int, int], ports: list[int]) -> tuple[str, ...]:
+def consul_argv(
+    binary: str, version: tuple[int, int], ports: list[int], pid_file: Path
+) -> tuple[str, ...]:
     """Return the command line; ports are those of HTTP, server RPC, LAN and WAN gossip."""
     http, server, lan, wan = ports
     argv = [
         *(binary, "agent", "-dev"),
-        *("-node", "wattmesh-up"),
+        *("-node", "wattmesh-up", "-pid-file", str(pid_file)),
         *("-bind", "127.0.0.1", "-client", "127.0.0.1"),
         *("-http-port", str(http), "-server-port", str(server)),
         *("-serf-lan-port", str(lan), "-serf-wan-port", str(wan)),
@@ -49,15 +51,16 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 @contextlib.asynccontextmanager
-async def dev_consul(binary: str, log_dir: Path) -> AsyncIterator[str]:
+async def dev_consul(binary: str, run_dir: Path) -> AsyncIterator[str]:
     """Run a Consul while the context is open; the value is its HTTP address."""
+    log_dir = run_dir / "logs"
     shown = await asyncio.to_thread(
         subprocess.run, [binary, "version"], capture_output=True, text=True, check=False, timeout=20
     )
     ports = free_ports(4)
     command = Command(
         name="consul",
-        argv=consul_argv(binary, parse_version(shown.stdout), ports),
+        argv=consul_argv(binary, parse_version(shown.stdout), ports, run_dir / "consul.pid"),
         env=dict(os.environ),
     )
     address = f"http://127.0.0.1:{ports[0]}"

@@ -20,6 +20,7 @@ from control_plane.cli.admin_client import AdminError, ask_admin
 from control_plane.cli.dev_consul import dev_consul
 from control_plane.cli.envoys import envoy_command
 from control_plane.cli.first_answer import first_answer
+from control_plane.cli.leftovers import end_leftovers
 from control_plane.cli.offline import load_policy
 from control_plane.cli.ports import free_ports, is_free
 from control_plane.cli.run_dir import (
@@ -78,6 +79,8 @@ def run_up(options: UpOptions, *, level: str) -> int:
     progress = Progress()
     run_dir = make_run_dir(options.run_dir or default_run_dir())
     with hold_run_dir(run_dir):
+        if ended := end_leftovers(run_dir):
+            progress.step(f"ended {ended} processes of a run that was killed here")
         nodes = load_nodes(options.nodes, run_dir, lean=options.engine == "vllm")
         load_policy(options.policy)
         edge = _edge_address(options.listen, progress)
@@ -171,7 +174,7 @@ class _Mesh:
             if address:
                 self._progress.step(f"registry: Consul at {address} (CONSUL_HTTP_ADDR)")
             elif binary:
-                address = await stack.enter_async_context(dev_consul(binary, self._logs))
+                address = await stack.enter_async_context(dev_consul(binary, self._run_dir))
                 self._progress.step(f"registry: {binary} agent -dev at {address}")
             else:
                 self._progress.step("registry: embedded (no consul on PATH, no CONSUL_HTTP_ADDR)")

@@ -144,6 +144,22 @@ def test_a_second_interrupt_leaves_no_process(
     )
 
 
+def test_what_a_killed_run_left_is_ended_by_the_next(
+    running: tuple["subprocess.Popen[str]", Path], environment: dict[str, str]
+) -> None:
+    process, run_dir = running
+    process.kill()
+    process.wait()
+    orphans = [line for line in left_behind(run_dir) if "/" in line]
+    assert len(orphans) == 6  # three engines, two nodes' Envoys and the edge
+    done = subprocess.run(
+        up(run_dir, "--once"), env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ended 6 processes" in done.stderr
+    assert left_behind(run_dir) == []
+
+
 def test_a_busy_port_that_was_asked_for_is_refused(
     running: tuple["subprocess.Popen[str]", Path], environment: dict[str, str]
 ) -> None:

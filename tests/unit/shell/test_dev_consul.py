@@ -1,5 +1,7 @@
 """The command line of `up`'s own Consul, for old and new versions."""
 
+from pathlib import Path
+
 import pytest
 
 from control_plane.cli.dev_consul import consul_argv, parse_version
@@ -26,7 +28,9 @@ def test_something_else_on_path_is_no_consul() -> None:
 
 @pytest.mark.parametrize(("version", "known"), [((1, 8), False), ((1, 14), True)])
 def test_a_flag_is_given_to_versions_that_know_it(version: tuple[int, int], known: bool) -> None:
-    assert ("-grpc-tls-port" in consul_argv("consul", version, [1, 2, 3, 4])) is known
+    assert (
+        "-grpc-tls-port" in consul_argv("consul", version, [1, 2, 3, 4], Path("/r/consul.pid"))
+    ) is known
 
 
 def test_free_ports_are_different_and_free() -> None:
