@@ -255,6 +255,8 @@ def _plan_routes(
 ) -> tuple[tuple[tuple[Pool, int], ...], list[Problem]]:
     """Return the split of a model over its versions, and versions that no split names."""
     stated = policy.model(model).versions
+    if stated is None and len(versions) == 1:
+        return tuple((pool, 1) for pool in versions), []  # power moves endpoints, not routes
     if stated is None:
         routes = {pool: _route_weight(engines) for pool, engines in versions.items()}
         return tuple(sorted(routes.items())) or ((Pool(model), 1),), []

@@ -152,6 +152,11 @@ def test_versions_share_by_capacity_unless_the_policy_says():
     assert [weight for _, weight in stated.models[0].routes] == [9, 1]
 
 
+def test_a_lone_versions_route_does_not_move_with_power():
+    routes = {make_plan(engine("n1", power)).models[0].routes for power in (1, 100, 300)}
+    assert routes == {((FOX, 1),)}
+
+
 @pytest.mark.conformance("73")
 def test_73_all_versions_dead_still_sum_to_at_least_1():
     plan = make_plan(
