@@ -6,9 +6,11 @@ known yet" for "gone".
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,20 +18,31 @@ import grpc
 import structlog
 from envoy.service.discovery.v3 import ads_pb2_grpc
 
-from control_plane.addresses import HostPort, UnixSocket
+from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.errors import InputError
 from control_plane.metrics import Metrics
 from control_plane.resources import View, parse_view
 from control_plane.store import SnapshotStore
-from control_plane.stream import Acked, AdsStream, Event, Ignored, Nacked, StreamError, Subscribed
+from control_plane.stream import (
+    NOT_SERVED,
+    Acked,
+    AdsStream,
+    Event,
+    Ignored,
+    Nacked,
+    StreamError,
+    Subscribed,
+)
 from control_plane.xds_status import StreamStatus, stream_status
-from engines.sockets import claim_socket
+from engines.sockets import SOCKET_UMASK, claim_socket
 
 logger = structlog.get_logger()
 
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MAX_STREAMS = 10_000
 _STOP_GRACE_S = 1.0
+_MAX_NODE_CHARS = 200
+_MAX_LOGGED = 20  # resources, or unknown types, of one stream
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
@@ -41,20 +54,29 @@ _OPTIONS = (
 )
 
 
+@dataclass(slots=True)
+class _Connection:
+    """What the shell knows about one stream besides its protocol state."""
+
+    connected_since: float  # seconds since the epoch
+    view: View | None = None  # known from the first request on
+    unknown_types: set[str] = field(default_factory=set)  # logged already
+
+
 class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves every stream from one store."""
 
     def __init__(self, store: SnapshotStore, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._streams: dict[AdsStream, tuple[View | None, float]] = {}
+        self._streams: dict[AdsStream, _Connection] = {}
 
     def status(self) -> list[StreamStatus]:
         """Return the state of every open stream, sorted by node."""
         statuses = [
-            stream_status(stream, view.role, connected_since)
-            for stream, (view, connected_since) in self._streams.items()
-            if view is not None
+            stream_status(stream, connection.view.role, connection.connected_since)
+            for stream, connection in self._streams.items()
+            if connection.view is not None
         ]
         return sorted(statuses, key=lambda status: (status.role, status.node))
 
@@ -73,7 +95,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         if self._store.plan is None:
             await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
         stream = AdsStream(lambda: secrets.token_hex(8))
-        self._streams[stream] = (None, time.time())
+        self._streams[stream] = _Connection(time.time())
         try:
             async for response in self._serve(stream, requests, context):
                 yield response
@@ -116,9 +138,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
                 view = parse_view(stream.node)
                 self._open(stream, view)
         except StreamError as error:
-            await _abort(context, error.status, str(error))
+            await self._refuse(stream, context, error.status, str(error))
         except InputError as error:
-            await _abort(context, "INVALID_ARGUMENT", str(error))
+            await self._refuse(stream, context, "INVALID_ARGUMENT", str(error))
         for event in events:
             self._note(stream, event)
         return view
@@ -135,55 +157,84 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         return responses
 
     def _open(self, stream: AdsStream, view: View) -> None:
-        self._streams[stream] = (view, time.time())
+        self._streams[stream].view = view
         self._metrics.xds_streams.labels(view.role).inc()
         logger.info("Envoy connected", node=stream.node.id, role=view.role)
 
     def _close(self, stream: AdsStream) -> None:
-        view, _ = self._streams.pop(stream)
+        view = self._streams.pop(stream).view
         if view is None:
             return
         self._metrics.xds_streams.labels(view.role).dec()
         logger.info("Envoy gone", node=stream.node.id, role=view.role)
-        if all(other != view for other, _ in self._streams.values()):
+        if all(other.view != view for other in self._streams.values()):
             self._store.forget(view)
 
+    async def _refuse(self, stream: AdsStream, context: Any, status: str, reason: str) -> NoReturn:
+        node = stream.node.id[:_MAX_NODE_CHARS] if stream.node is not None else ""
+        logger.warning("stream refused", node=node, status=status, reason=reason)
+        await _abort(context, status, reason)
+
     def _note(self, stream: AdsStream, event: Event) -> None:
+        if isinstance(event, Ignored) and event.reason == NOT_SERVED:
+            # One label for all: a client could make up types without end.
+            self._metrics.xds_requests.labels("other", "unknown_type").inc()
+            self._log_unknown(stream, event.type_url)
+            return
+        self._metrics.xds_requests.labels(_short(event.type_url), _KINDS[type(event)]).inc()
         if isinstance(event, Nacked):
             logger.warning(
                 "Envoy refused a response, its content is not sent again",
                 node=stream.node.id,
                 type=_short(event.type_url),
-                resources=[name for name, _ in event.versions][:10],
+                nonce=event.nonce,
+                resources=dict(event.versions[:_MAX_LOGGED]),
+                count=len(event.versions),
                 reason=event.message,
             )
-        if isinstance(event, Ignored) and event.reason == "not served here":
-            logger.info("request ignored", node=stream.node.id, type=event.type_url[:200])
-            return
-        self._metrics.xds_requests.labels(_short(event.type_url), _KINDS[type(event)]).inc()
+
+    def _log_unknown(self, stream: AdsStream, type_url: str) -> None:
+        logged = self._streams[stream].unknown_types
+        if type_url not in logged and len(logged) < _MAX_LOGGED:
+            logged.add(type_url)
+            logger.info("type not served, ignored", node=stream.node.id, type=type_url[:200])
 
 
 @contextlib.asynccontextmanager
 async def serve_ads(
     service: AdsService, addresses: Sequence[UnixSocket | HostPort]
 ) -> AsyncIterator[None]:
-    """Serve ADS on every address while the context is open. Unix sockets get mode 0660."""
-    server = grpc.aio.server(options=_OPTIONS)
+    """Serve ADS on every address while the context is open. Unix sockets get mode 0660.
+
+    Raise AddressError or SocketError when an address cannot be listened on.
+    """
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
     ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(service, server)
-    for address in addresses:
-        if isinstance(address, UnixSocket):
-            claim_socket(address.path)
-        server.add_insecure_port(str(address))
-    await server.start()
     sockets = [Path(address.path) for address in addresses if isinstance(address, UnixSocket)]
-    for path in sockets:
-        path.chmod(0o660)
+    with _umask(SOCKET_UMASK):  # gRPC binds at once, so the sockets never are open to others
+        for address in addresses:
+            if isinstance(address, UnixSocket):
+                claim_socket(address.path)
+            try:
+                server.add_insecure_port(str(address))
+            except RuntimeError as error:
+                raise AddressError(f"xDS address {address}: {error}") from error
+    await server.start()
     try:
         yield
     finally:
         await server.stop(_STOP_GRACE_S)
         for path in sockets:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 async def _first_of(*tasks: "asyncio.Future[Any]", deadline: float | None) -> None:

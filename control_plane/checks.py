@@ -2,6 +2,8 @@
 
 xds-protos brings no validators, so the rules that matter are here. A violation names the resource,
 the value and what was expected; all violations of a set are returned, never the first alone.
+Addresses given twice are refused here, since Envoy would quietly take the first: the fleet drops
+the second claim and says so before it comes to this.
 """
 
 from collections import Counter
@@ -19,8 +21,10 @@ from control_plane.resources.view import Resources
 
 _EDS = cluster_pb2.Cluster.EDS
 _UINT32_MAX = 2**32 - 1
-_MAX_PRIORITY = 128
+_MAX_PRIORITY = 128  # highest number; 0 is the first
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_DEFAULT, _HIGH = 0, 1  # envoy.config.core.v3.RoutingPriority
+_PRIORITY_NAMES = {_DEFAULT: "DEFAULT", _HIGH: "HIGH"}
 _THRESHOLD_FIELDS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 
 
@@ -28,7 +32,7 @@ def check_resources(resources: Resources) -> tuple[str, ...]:
     """Return every violation in a set of resources; none means that it may be published."""
     violations: list[str] = []
     for kind, names in _names(resources).items():
-        violations += [f"{kind} {name!r} is given twice" for name in _repeated(names)]
+        violations += _check_names(kind, names)
     for cluster in resources.clusters:
         violations += _check_cluster(cluster)
     for assignment in resources.endpoints:
@@ -36,6 +40,7 @@ def check_resources(resources: Resources) -> tuple[str, ...]:
     for routes in resources.routes:
         violations += _check_routes(routes)
     violations += _check_references(resources)
+    violations += _check_locality_weights(resources)
     return tuple(violations)
 
 
@@ -48,21 +53,32 @@ def _names(resources: Resources) -> dict[str, list[str]]:
     }
 
 
+def _check_names(kind: str, names: list[str]) -> Iterator[str]:
+    yield from (f"{kind} {name!r} is given twice" for name in _repeated(names))
+    for name in sorted({"", "*"} & set(names)):
+        yield f"{kind} {name!r}: the name is {name!r}, expected one that is not a wildcard"
+
+
 def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def _check_cluster(cluster: Any) -> Iterator[str]:
     where = f"cluster {cluster.name!r}"
-    if cluster.connect_timeout.ToTimedelta().total_seconds() <= 0:
-        yield f"{where}: connect_timeout is not above 0"
-    priorities = {threshold.priority for threshold in cluster.circuit_breakers.thresholds}
-    if priorities != {0, 1}:
-        yield f"{where}: circuit-breaker thresholds are not given for DEFAULT and HIGH"
+    connect_timeout_s = cluster.connect_timeout.ToTimedelta().total_seconds()
+    if connect_timeout_s <= 0:
+        yield f"{where}: connect_timeout is {connect_timeout_s:g} s, expected above 0"
+    priorities = sorted(threshold.priority for threshold in cluster.circuit_breakers.thresholds)
+    if priorities != [_DEFAULT, _HIGH]:
+        seen = ", ".join(_PRIORITY_NAMES[priority] for priority in priorities) or "none"
+        yield f"{where}: circuit-breaker thresholds are for {seen}, expected DEFAULT and HIGH"
     for threshold in cluster.circuit_breakers.thresholds:
         for field in _THRESHOLD_FIELDS:
-            if not threshold.HasField(field) or getattr(threshold, field).value < 1:
-                yield f"{where}: circuit-breaker {field} is unset or below 1"
+            found = getattr(threshold, field).value if threshold.HasField(field) else "unset"
+            if found in ("unset", 0):
+                priority = _PRIORITY_NAMES[threshold.priority]
+                shown = f"{priority} circuit-breaker {field} is {found}"
+                yield f"{where}: {shown}, expected at least 1"
     yield from _check_keep_alive(cluster, where)
     if cluster.HasField("load_assignment"):
         yield from _check_assignment(cluster.load_assignment)
@@ -74,13 +90,16 @@ def _check_keep_alive(cluster: Any, where: str) -> Iterator[str]:
     if declared is None or "keep_alive_s" not in declared:
         return
     keep_alive_s = declared["keep_alive_s"]
-    idle_s = upstream_idle_timeout(cluster)
-    if idle_s is None or idle_s >= keep_alive_s:
+    if not isinstance(keep_alive_s, float) or not keep_alive_s > 0:
+        yield f"{where}: metadata keep_alive_s is {keep_alive_s!r}, expected seconds above 0"
+        return
+    idle_s = upstream_idle_timeout_s(cluster)
+    if idle_s is None or not 0 < idle_s < keep_alive_s:  # 0 means "never" to Envoy
         shown = "unset" if idle_s is None else f"{idle_s:g} s"
         yield f"{where}: idle_timeout is {shown}, expected below the engine's {keep_alive_s:g} s"
 
 
-def upstream_idle_timeout(cluster: Any) -> float | None:
+def upstream_idle_timeout_s(cluster: Any) -> float | None:
     """Return the idle time-out (seconds) of a cluster's connections, None when it is unset."""
     packed = cluster.typed_extension_protocol_options.get(_HTTP_OPTIONS)
     if packed is None:
@@ -95,10 +114,12 @@ def upstream_idle_timeout(cluster: Any) -> float | None:
 
 def _check_assignment(assignment: Any) -> Iterator[str]:
     where = f"endpoints {assignment.cluster_name!r}"
-    addresses = [
-        _address(host) for locality in assignment.endpoints for host in locality.lb_endpoints
-    ]
+    hosts = [host for locality in assignment.endpoints for host in locality.lb_endpoints]
+    addresses = [_address(host) for host in hosts]
     yield from (f"{where}: {address} is listed twice" for address in _repeated(addresses))
+    weighted = sum(host.HasField("load_balancing_weight") for host in hosts)
+    if weighted not in (0, len(hosts)):
+        yield f"{where}: {weighted} of {len(hosts)} endpoints have a weight, expected all or none"
     for locality in assignment.endpoints:
         yield from _check_hosts(locality.lb_endpoints, where)
     yield from _check_localities(assignment.endpoints, where)
@@ -123,7 +144,7 @@ def _check_hosts(hosts: Iterable[Any], where: str) -> Iterator[str]:
             if fault:
                 yield f"{where}: socket {host.endpoint.address.pipe.path!r}, expected {fault}"
     if total > _UINT32_MAX:
-        yield f"{where}: weights sum to {total}, more than {_UINT32_MAX}"
+        yield f"{where}: weights of a locality sum to {total}, expected at most {_UINT32_MAX}"
 
 
 def _check_localities(localities: Iterable[Any], where: str) -> Iterator[str]:
@@ -136,12 +157,15 @@ def _check_localities(localities: Iterable[Any], where: str) -> Iterator[str]:
             if locality.load_balancing_weight.value < 1:
                 yield f"{where}: a locality's weight is 0, expected at least 1"
     if any(times > 1 for times in seen.values()):
-        yield f"{where}: a locality is given twice in one priority"
-    if any(weight > _UINT32_MAX for weight in weights.values()):
-        yield f"{where}: locality weights sum to more than {_UINT32_MAX}"
+        yield f"{where}: a locality is given twice in one priority, expected once"
+    for priority, total in sorted(weights.items()):
+        if total > _UINT32_MAX:
+            what = f"locality weights of priority {priority} sum to {total}"
+            yield f"{where}: {what}, expected at most {_UINT32_MAX}"
     priorities = sorted({priority for priority, _ in seen})
-    if priorities != list(range(len(priorities))) or len(priorities) > _MAX_PRIORITY:
-        yield f"{where}: priorities are {priorities}, expected 0, 1, ... without a gap"
+    if priorities != list(range(len(priorities))) or len(priorities) > _MAX_PRIORITY + 1:
+        shown = priorities if len(priorities) <= 10 else f"{len(priorities)} different"
+        yield f"{where}: priorities are {shown}, expected 0 to {_MAX_PRIORITY} without a gap"
 
 
 def _check_routes(routes: Any) -> Iterator[str]:
@@ -151,7 +175,23 @@ def _check_routes(routes: Any) -> Iterator[str]:
             total = sum(part.weight.value for part in split)
             if split and not 1 <= total <= _UINT32_MAX:
                 names = ", ".join(part.name for part in split)
-                yield f"routes {routes.name!r}: weights of {names} sum to {total}, expected 1 up"
+                expected = f"expected 1 to {_UINT32_MAX}"
+                yield f"routes {routes.name!r}: weights of {names} sum to {total}, {expected}"
+
+
+def _check_locality_weights(resources: Resources) -> Iterator[str]:
+    """Under locality-weighted balancing a locality without a weight gets no traffic."""
+    weighted = {
+        eds_name(cluster)
+        for cluster in resources.clusters
+        if cluster.common_lb_config.HasField("locality_weighted_lb_config")
+    }
+    for assignment in resources.endpoints:
+        if assignment.cluster_name in weighted and not all(
+            locality.HasField("load_balancing_weight") for locality in assignment.endpoints
+        ):
+            where = f"endpoints {assignment.cluster_name!r}"
+            yield f"{where}: a locality's weight is unset, expected one for locality weighting"
 
 
 def _check_references(resources: Resources) -> Iterator[str]:
@@ -183,7 +223,7 @@ def _route_clusters(routes: Any) -> Iterator[str]:
 
 
 def _rds_names(listener: Any) -> Iterator[str]:
-    for chain in listener.filter_chains:
+    for chain in (*listener.filter_chains, listener.default_filter_chain):
         for network_filter in chain.filters:
             manager = http_connection_manager_pb2.HttpConnectionManager()
             if network_filter.typed_config.Unpack(manager) and manager.HasField("rds"):

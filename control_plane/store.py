@@ -1,6 +1,7 @@
 """The snapshots in force, rendered once per view and plan, and the bell that rings on a new one.
 
 A view whose resources our own checks refuse keeps its last good snapshot; the other views move on.
+What is refused is logged when it changes, not with every plan.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ logger = structlog.get_logger()
 
 Render = Callable[[Plan, View], Snapshot]
 
+_MAX_SHOWN = 20  # violations in one log line
+_MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot is kept
+
 
 class SnapshotStore:
     """Holds the plan in force and its renderings. Used from one event loop."""
@@ -28,7 +32,9 @@ class SnapshotStore:
         self._plan: Plan | None = None
         self._rendered: dict[View, Snapshot] = {}  # of the plan in force
         self._last_good: dict[View, Snapshot] = {}
+        self._departed: dict[View, None] = {}  # without a stream, oldest first
         self._changed = asyncio.Event()
+        self._noted: dict[View, tuple[str, ...]] = {}  # violations that were logged last
         self.refused: dict[View, tuple[str, ...]] = {}  # violations of the plan in force
 
     @property
@@ -53,30 +59,55 @@ class SnapshotStore:
         """
         if self._plan is None:
             return None
+        self._departed.pop(view, None)
         if view not in self._rendered and view not in self.refused:
-            try:
-                self._rendered[view] = self._render(self._plan, view)
-            except PayloadError as error:
-                self._refuse(view, error)
-            else:
-                self._last_good[view] = self._rendered[view]
+            self._render_view(self._plan, view)
         return self._rendered.get(view) or self._last_good.get(view)
 
     def forget(self, view: View) -> None:
-        """Drop a view that no stream uses any more, so that departed Envoys leave nothing."""
-        for cache in (self._rendered, self._last_good, self.refused):
-            cache.pop(view, None)
+        """Drop a view that no stream uses any more, so that departed Envoys leave nothing.
+
+        What can be rendered again is dropped at once. The last good snapshot of a view that is
+        refused now cannot, and its Envoy may only be restarting: of those a bounded number stays.
+        """
+        if view not in self.refused:
+            self._drop(view)
+            return
+        self._departed[view] = None
+        while len(self._departed) > _MAX_DEPARTED:
+            self._drop(next(iter(self._departed)))
 
     def bell(self) -> asyncio.Event:
         """Return the event that is set by the next `publish`."""
         return self._changed
 
-    def _refuse(self, view: View, error: PayloadError) -> None:
-        self.refused[view] = error.violations
+    def _drop(self, view: View) -> None:
+        self._departed.pop(view, None)
+        self._rendered.pop(view, None)
+        self._last_good.pop(view, None)
+        self._noted.pop(view, None)
+        self.refused.pop(view, None)
+
+    def _render_view(self, plan: Plan, view: View) -> None:
+        try:
+            snapshot = self._render(plan, view)
+        except PayloadError as error:
+            self._refuse(view, error.violations)
+            return
+        self._rendered[view] = self._last_good[view] = snapshot
+        if self._noted.pop(view, None) is not None:
+            logger.info("resources accepted again", role=view.role, node=view.node_id)
+
+    def _refuse(self, view: View, violations: tuple[str, ...]) -> None:
+        self.refused[view] = violations
         self._metrics.payload_refused.labels(view.role).inc()
+        if self._noted.get(view) == violations:
+            return
+        self._noted[view] = violations
         logger.error(
             "resources refused by our own checks, the last good ones stay in force",
             role=view.role,
             node=view.node_id,
-            violations=error.violations,
+            violations=violations[:_MAX_SHOWN],
+            count=len(violations),
         )

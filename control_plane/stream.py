@@ -2,11 +2,13 @@
 
 Requests and snapshots go in, responses come out; time is an argument. Order is make before break:
 clusters, endpoints, listeners, routes, and removals of clusters after the routes that used them.
-Endpoints never wait for the clusters' ACK, since Envoy holds that back until they arrive.
+Endpoints never wait for the clusters' ACK, since Envoy holds that back until they arrive, and the
+answer "there is no such thing" never waits at all; every other wait ends after ORDER_TIMEOUT_S.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envoy.service.discovery.v3 import discovery_pb2
@@ -25,9 +27,14 @@ from control_plane.subscription import Changes, Subscription
 
 MAX_NAMES = 100_000  # per stream and type
 MAX_NAME_BYTES = 2048
+STALE_NONCE = "stale nonce"
+NOT_SERVED = "not served here"
 ORDER_TIMEOUT_S = 5.0  # longest that one type waits for another's ACK
 _ERROR_TAIL_CHARS = 500  # Envoy puts the reason behind a dump of the whole message
-_NO_CHANGES = Changes()
+_ERROR_SEPARATORS = re.compile(r"[\s'\",;()\[\]]+")
+_MAX_ERROR_CHARS = 64 * 1024  # that are searched for names
+_USED = (CLUSTER, ENDPOINT)  # what listeners and routes refer to
+_USERS = (LISTENER, ROUTE)
 
 
 class StreamError(WattmeshError):
@@ -67,7 +74,7 @@ class Ignored:
     """A request that says nothing new: a stale nonce, or a type that is not served here."""
 
     type_url: str
-    reason: str
+    reason: str  # STALE_NONCE or NOT_SERVED
 
 
 Event = Acked | Nacked | Subscribed | Ignored
@@ -92,11 +99,6 @@ class AdsStream:
         """Put new content in force; `responses` then tells what follows."""
         self._snapshot = snapshot
 
-    def current_version(self, type_url: str, name: str) -> str | None:
-        """Return the version that this stream should hold, None when there is no such resource."""
-        current = self._snapshot.of_type(type_url).get(name) if self._snapshot else None
-        return current.version if current else None
-
     def receive(self, request: Any) -> tuple[Event, ...]:
         """Take a DeltaDiscoveryRequest. Raise StreamError when the stream cannot go on."""
         self._identify(request)
@@ -105,24 +107,31 @@ class AdsStream:
             raise StreamError("INVALID_ARGUMENT", "type_url is empty")
         _check_bounds(request)
         if type_url not in TYPE_URLS:
-            return (Ignored(type_url, "not served here"),)
+            return (Ignored(type_url, NOT_SERVED),)
         subscription = self._types.get(type_url)
         if subscription is None:
-            self._types[type_url] = Subscription.first(
-                request.resource_names_subscribe,
-                request.initial_resource_versions,
-                may_be_wildcard=type_url in WILDCARD_TYPES,
-            )
-            return (Subscribed(type_url),)
+            return self._begin(request)
         events = self._settle(subscription, request)
         if request.resource_names_subscribe or request.resource_names_unsubscribe:
             unsubscribe = frozenset(request.resource_names_unsubscribe)
-            subscription.unsubscribe(sorted(unsubscribe))
+            subscription.unsubscribe(unsubscribe)
             subscription.subscribe(request.resource_names_subscribe, unsubscribe)
             if len(subscription.names) > MAX_NAMES:
                 raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names subscribed")
             events.append(Subscribed(type_url))
         return tuple(events)
+
+    def _begin(self, request: Any) -> tuple[Event, ...]:
+        """Take a type's first request; only this one may tell what the client holds already."""
+        type_url = request.type_url
+        self._types[type_url] = Subscription.first(
+            request.resource_names_subscribe,
+            request.resource_names_unsubscribe,
+            request.initial_resource_versions,
+            legacy_wildcard=type_url in WILDCARD_TYPES,
+        )
+        stale = (Ignored(type_url, STALE_NONCE),) if request.response_nonce else ()
+        return (*stale, Subscribed(type_url))
 
     def _identify(self, request: Any) -> None:
         if self.node is not None:
@@ -138,15 +147,14 @@ class AdsStream:
             return []
         outstanding = subscription.outstanding
         if outstanding is None or outstanding.nonce != nonce:
-            return [Ignored(type_url, "stale nonce")]
+            return [Ignored(type_url, STALE_NONCE)]
         if not request.HasField("error_detail"):
             subscription.acknowledged()
             return [Acked(type_url)]
         message = request.error_detail.message
-        subscription.rejected(message[-_ERROR_TAIL_CHARS:])
-        versions = tuple(sorted(outstanding.versions.items()))
-        blamed = tuple(item for item in versions if item[0] in message)
-        return [Nacked(type_url, nonce, blamed or versions, message[-_ERROR_TAIL_CHARS:])]
+        subscription.rejected(message[-_ERROR_TAIL_CHARS:] or "no reason given")
+        blamed = _blamed(outstanding.versions, message[-_MAX_ERROR_CHARS:])
+        return [Nacked(type_url, nonce, blamed, subscription.last_error)]
 
     def responses(self, now: float) -> list[Any]:
         """Return the DeltaDiscoveryResponses to send now, in order; `now` in seconds, monotonic."""
@@ -160,10 +168,16 @@ class AdsStream:
         return ready
 
     def next_deadline(self) -> float | None:
-        """Return when `responses` has news even if nothing arrives; None when it has not."""
-        if not self._waiting_since:
-            return None
-        return min(self._waiting_since.values()) + ORDER_TIMEOUT_S
+        """Return when `responses` has news even if nothing arrives; None when it has not.
+
+        A type whose last response is outstanding has none before its ACK, however long it waits.
+        """
+        waiting = [
+            since
+            for type_url, since in self._waiting_since.items()
+            if self._types[type_url].outstanding is None
+        ]
+        return min(waiting) + ORDER_TIMEOUT_S if waiting else None
 
     def _respond(self, type_url: str, snapshot: Snapshot, now: float) -> Any | None:
         subscription = self._types.get(type_url)
@@ -182,34 +196,32 @@ class AdsStream:
 
     def _in_order(self, type_url: str, owed: Changes, snapshot: Snapshot, now: float) -> Changes:
         """Return the part of what is owed that may leave before other types' ACKs."""
-        if type_url in (LISTENER, ROUTE):
-            held_back = owed if self._busy((CLUSTER, ENDPOINT), snapshot) else _NO_CHANGES
-            due = _NO_CHANGES if held_back else owed
-        else:
-            held_back = Changes(removed=owed.removed)
-            if not self._busy((LISTENER, ROUTE), snapshot):
-                held_back = _NO_CHANGES
-            due = Changes(owed.resources) if held_back else owed
-        if not held_back:
+        due = self._unhindered(type_url, owed, snapshot) if owed else owed
+        if due == owed:
             self._waiting_since.pop(type_url, None)
-            return due
+            return owed
         since = self._waiting_since.setdefault(type_url, now)
         if now - since < ORDER_TIMEOUT_S:
             return due
         del self._waiting_since[type_url]
         return owed
 
-    def _busy(self, type_urls: tuple[str, ...], snapshot: Snapshot) -> bool:
-        """Whether one of these types waits for an ACK or has additions to send."""
-        for type_url in type_urls:
-            subscription = self._types.get(type_url)
-            if subscription is None:
-                continue
-            if subscription.outstanding is not None:
-                return True
-            if subscription.owed(snapshot.of_type(type_url)).resources:
-                return True
-        return False
+    def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot) -> Changes:
+        if type_url in _USERS:
+            late = any(self._awaits(used, snapshot, removals=False) for used in _USED)
+            return Changes(unknown=owed.unknown) if late else owed
+        late = any(self._awaits(user, snapshot, removals=True) for user in _USERS)
+        return replace(owed, removed=()) if late else owed
+
+    def _awaits(self, type_url: str, snapshot: Snapshot, *, removals: bool) -> bool:
+        """Whether a type waits for an ACK or is still owed something."""
+        subscription = self._types.get(type_url)
+        if subscription is None:
+            return False
+        if subscription.outstanding is not None:
+            return True
+        owed = subscription.owed(snapshot.of_type(type_url))
+        return bool(owed.resources or (removals and owed.removed))
 
     def _force_endpoints(self, sent: Changes, snapshot: Snapshot) -> None:
         """A changed cluster warms until its endpoints come again, changed or not."""
@@ -218,16 +230,25 @@ class AdsStream:
             return
         for cluster in sent.resources:
             name = snapshot.eds_names.get(cluster.name)
-            if name is not None and name in endpoints.names:
+            if name is not None and endpoints.covers(name):
                 endpoints.forced.add(name)
 
 
 def _check_bounds(request: Any) -> None:
-    names = (*request.resource_names_subscribe, *request.resource_names_unsubscribe)
-    if len(names) > MAX_NAMES or len(request.initial_resource_versions) > MAX_NAMES:
+    asked = (*request.resource_names_subscribe, *request.resource_names_unsubscribe)
+    held = request.initial_resource_versions
+    if len(asked) > MAX_NAMES or len(held) > MAX_NAMES:
         raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names in one request")
-    if any(len(name) > MAX_NAME_BYTES for name in names):
-        raise StreamError("INVALID_ARGUMENT", f"a name is longer than {MAX_NAME_BYTES} bytes")
+    for names in (asked, held):
+        if any(len(name.encode()) > MAX_NAME_BYTES for name in names):
+            raise StreamError("INVALID_ARGUMENT", f"a name is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _blamed(versions: Mapping[str, str], message: str) -> tuple[tuple[str, str], ...]:
+    """Return the resources that Envoy's text names, or all of the response when it names none."""
+    words = {word.strip(":.") for word in _ERROR_SEPARATORS.split(message)}
+    named = [name for name in versions if name in words]
+    return tuple((name, versions[name]) for name in sorted(named or versions))
 
 
 def _response(type_url: str, nonce: str, changes: Changes) -> Any:
@@ -238,5 +259,5 @@ def _response(type_url: str, nonce: str, changes: Changes) -> Any:
             discovery_pb2.Resource(name=item.name, version=item.version, resource=item.body)
             for item in changes.resources
         ],
-        removed_resources=changes.removed,
+        removed_resources=changes.names_removed,
     )

@@ -19,10 +19,16 @@ class Changes:
     """What a stream is owed of one type."""
 
     resources: tuple[VersionedResource, ...] = ()
-    removed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()  # held by the client, and gone
+    unknown: tuple[str, ...] = ()  # asked for, and not there: a question that is answered at once
 
     def __bool__(self) -> bool:
-        return bool(self.resources or self.removed)
+        return bool(self.resources or self.removed or self.unknown)
+
+    @property
+    def names_removed(self) -> tuple[str, ...]:
+        """What the response names as removed."""
+        return tuple(sorted({*self.removed, *self.unknown}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +53,32 @@ class Subscription:
     outstanding: Outstanding | None = None
     greeted: bool = False  # something was sent, so an Envoy that waits for a first answer has it
     responses: int = 0
+    acks: int = 0
+    nacks: int = 0
+    sent_nonce: str = ""
     acked_nonce: str = ""
-    last_error: str = ""
+    last_error: str = ""  # of the last NACK, until nothing of what was refused is wanted any more
 
     @classmethod
     def first(
-        cls, subscribe: Iterable[str], held: Mapping[str, str], *, may_be_wildcard: bool
+        cls,
+        subscribe: Iterable[str],
+        unsubscribe: Iterable[str],
+        held: Mapping[str, str],
+        *,
+        legacy_wildcard: bool,
     ) -> "Subscription":
         """Return the state after a stream's first request for a type.
 
-        No name at all means everything, for the types that know a wildcard.
+        No name at all means everything, for the types that know the legacy wildcard. `held` is
+        what the client brought along from an earlier stream, by name and version.
         """
         names = set(subscribe)
         subscription = cls(held=dict(held), greeted=bool(held))
-        if may_be_wildcard and (not names or WILDCARD in names):
-            subscription.wildcard = True
+        subscription.wildcard = WILDCARD in names or (legacy_wildcard and not names)
         subscription.names = names - {WILDCARD}
         subscription.unanswered = {name for name in subscription.names if name not in held}
+        subscription.unsubscribe(unsubscribe)
         return subscription
 
     def subscribe(self, names: Iterable[str], unsubscribed: frozenset[str]) -> None:
@@ -79,7 +94,7 @@ class Subscription:
 
     def unsubscribe(self, names: Iterable[str]) -> None:
         """Drop names. One that the wildcard still covers is sent again, as the protocol asks."""
-        for name in names:
+        for name in sorted(set(names)):
             if name == WILDCARD:
                 self._end_wildcard()
             elif name in self.names:
@@ -98,8 +113,12 @@ class Subscription:
 
     def _forget(self, name: str) -> None:
         self.held.pop(name, None)
-        self.refused.pop(name, None)
         self.forced.discard(name)
+        self._pardon(name)
+
+    def _pardon(self, name: str) -> None:
+        if self.refused.pop(name, None) is not None and not self.refused:
+            self.last_error = ""
 
     def covers(self, name: str) -> bool:
         """Whether the stream wants this name."""
@@ -109,26 +128,28 @@ class Subscription:
         """Return what must be sent so that the stream has what it wants of the current set."""
         wanted = current if self.wildcard else sorted(self.names & current.keys())
         resources = tuple(current[name] for name in wanted if self._owes(current[name]))
-        gone = {name for name in self.held if name not in current and self.covers(name)}
-        gone |= {name for name in self.unanswered if name not in current}
-        return Changes(resources, tuple(sorted(gone)))
+        unknown = {name for name in self.unanswered if name not in current}
+        removed = {name for name in self.held if name not in current and self.covers(name)}
+        return Changes(resources, tuple(sorted(removed - unknown)), tuple(sorted(unknown)))
 
     def _owes(self, resource: VersionedResource) -> bool:
         name = resource.name
-        if name in self.forced or name in self.unanswered:
-            return self.refused.get(name) != resource.version or name in self.unanswered
-        changed = self.held.get(name) != resource.version
-        return changed and self.refused.get(name) != resource.version
+        if name in self.unanswered:
+            return True
+        if self.refused.get(name) == resource.version:
+            return False
+        return name in self.forced or self.held.get(name) != resource.version
 
     def sent(self, nonce: str, changes: Changes) -> None:
         """Record a response that leaves now."""
         versions = {resource.name: resource.version for resource in changes.resources}
-        self.outstanding = Outstanding(nonce, versions, changes.removed)
-        answered = {*versions, *changes.removed}
-        self.unanswered -= answered
-        self.forced -= answered
+        removed = changes.names_removed
+        self.outstanding = Outstanding(nonce, versions, removed)
+        self.unanswered.difference_update(versions, removed)
+        self.forced.difference_update(versions, removed)
         self.greeted = True
         self.responses += 1
+        self.sent_nonce = nonce
 
     def acknowledged(self) -> None:
         """Record that the outstanding response was taken."""
@@ -136,9 +157,13 @@ class Subscription:
             return
         self._settle_removals(self.outstanding)
         for name, version in self.outstanding.versions.items():
+            self._pardon(name)
             if self.covers(name):
                 self.held[name] = version
-        self.acked_nonce, self.last_error = self.outstanding.nonce, ""
+        if not self.refused:
+            self.last_error = ""
+        self.acks += 1
+        self.acked_nonce = self.outstanding.nonce
         self.outstanding = None
 
     def rejected(self, message: str) -> None:
@@ -154,9 +179,11 @@ class Subscription:
             if self.covers(name):
                 self.held[name] = _IN_DOUBT
                 self.refused[name] = version
+        self.nacks += 1
         self.last_error = message
         self.outstanding = None
 
     def _settle_removals(self, outstanding: Outstanding) -> None:
         for name in outstanding.removed:
             self.held.pop(name, None)
+            self._pardon(name)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from control_plane.stream import AdsStream
 from control_plane.subscription import Subscription
 
+_MAX_REFUSED_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
@@ -16,8 +18,15 @@ class TypeStatus:
     type: str  # e.g. "Cluster"
     state: str  # SYNCED | NOT_SENT | STALE | ERROR
     resources: int  # that the Envoy holds
+    wildcard: bool  # it wants everything of this type
+    subscribed: int  # names it asked for
     responses: int  # sent on this stream
-    last_error: str  # tail of the last NACK's text, empty when the last answer was an ACK
+    acks: int
+    nacks: int
+    sent_nonce: str
+    acked_nonce: str
+    refused: tuple[str, ...]  # names whose present content it refused; the first few
+    last_error: str  # tail of the last NACK's text, empty once nothing refused is wanted any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +49,26 @@ def stream_status(stream: AdsStream, role: str, connected_since: float) -> Strea
         envoy_version=f"{version.major_number}.{version.minor_number}.{version.patch}",
         connected_since=connected_since,
         types=tuple(
-            TypeStatus(
-                type=type_url.rpartition(".")[2],
-                state=_state(subscription),
-                resources=len(subscription.held),
-                responses=subscription.responses,
-                last_error=subscription.last_error,
-            )
+            _type_status(type_url, subscription)
             for type_url, subscription in stream.subscriptions.items()
         ),
+    )
+
+
+def _type_status(type_url: str, subscription: Subscription) -> TypeStatus:
+    return TypeStatus(
+        type=type_url.rpartition(".")[2],
+        state=_state(subscription),
+        resources=len(subscription.held),
+        wildcard=subscription.wildcard,
+        subscribed=len(subscription.names),
+        responses=subscription.responses,
+        acks=subscription.acks,
+        nacks=subscription.nacks,
+        sent_nonce=subscription.sent_nonce,
+        acked_nonce=subscription.acked_nonce,
+        refused=tuple(sorted(subscription.refused)[:_MAX_REFUSED_SHOWN]),
+        last_error=subscription.last_error,
     )
 
 
