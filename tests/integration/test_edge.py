@@ -277,23 +277,7 @@ async def test_a_model_whose_engine_died_is_503_with_retry_after_and_comes_back(
 
 
 async def test_tls_with_alpn_when_a_certificate_is_given(lab):
-    key, cert = str(lab.root / "key.pem"), str(lab.root / "cert.pem")
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-        ]
-        + ["-keyout", key, "-out", cert, "-subj", "/CN=localhost", "-days", "2"]
-        + ["-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True,
-        capture_output=True,
-    )
+    key, cert = await asyncio.to_thread(make_certificate, lab.root)
     plain_port, (lab.edge_port,) = lab.edge_port, free_ports(1)
     try:
         async with lab.envoy("edge", "edge-tls", tls_cert=cert, tls_key=key):
@@ -309,3 +293,13 @@ async def test_tls_with_alpn_when_a_certificate_is_given(lab):
                 assert (answer.status_code, answer.http_version) == (200, "HTTP/1.1")
     finally:
         lab.edge_port = plain_port
+
+
+def make_certificate(directory):
+    """Return the paths of a new key and its certificate for 127.0.0.1."""
+    key, cert = str(directory / "key.pem"), str(directory / "cert.pem")
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    argv += ["-nodes", "-keyout", key, "-out", cert, "-subj", "/CN=localhost", "-days", "2"]
+    argv += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(argv, check=True, capture_output=True)
+    return key, cert

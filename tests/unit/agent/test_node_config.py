@@ -1,0 +1,142 @@
+"""node.yaml: strict, all errors at once, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from control_plane.errors import InputError
+from control_plane.metadata import parse_metadata, render_metadata
+from engines.keep_alive import ENGINE_KEEP_ALIVE_S, upstream_idle_timeout_s
+from engines.node_config import parse_node
+
+EXAMPLES = Path(__file__).parents[3] / "engines" / "examples"
+HEAD = "node: node-a\naddress: 10.0.0.1\nmesh_port: 10443\n"
+
+
+def parse(text):
+    return parse_node(text.encode(), source="node.yaml")
+
+
+def problems(text):
+    with pytest.raises(InputError) as error:
+        parse(text)
+    for problem in error.value.problems:
+        assert problem.source == "node.yaml"
+        assert problem.meanwhile == "nothing is started"
+        assert problem.expected
+    return {problem.path: problem for problem in error.value.problems}
+
+
+@pytest.mark.parametrize("name", ["node-a.yaml", "node-b.yaml", "vllm.yaml"])
+def test_the_examples_are_good(name):
+    config = parse_node((EXAMPLES / name).read_bytes(), source=name)
+    assert config.engines
+
+
+def test_defaults():
+    config = parse(HEAD + "engines: [{name: e0, model: acme/fox}]")
+    assert config.socket_dir == "/run/wattmesh"
+    assert config.engine_keep_alive_s == ENGINE_KEEP_ALIVE_S
+    (engine,) = config.engines
+    assert (engine.launcher, engine.version, engine.gpu_power) == ("vllm", "", None)
+    assert config.socket(engine) == "/run/wattmesh/e0.sock"
+
+
+def test_a_version_that_yaml_reads_as_a_number_is_its_text():
+    config = parse(HEAD + "engines: [{name: e0, model: m, version: 2}]")
+    assert config.engines[0].version == "2"
+
+
+def test_what_an_engine_declares_is_what_the_control_plane_reads():
+    config = parse(
+        HEAD + "engine_keep_alive: 8s\nengines: [{name: e0, model: acme/fox, version: v1, "
+        "gpu_model: NVIDIA L4, gpu_count: 2, gpu_power: 40, max_num_seqs: 16, zone: r1}]"
+    )
+    declared = config.metadata(config.engines[0], "warming")
+    rendered = render_metadata(declared)
+    assert rendered["keep_alive_s"] == "8"
+    assert parse_metadata(rendered, source="consul", path="[0]") == (declared, ())
+
+
+def test_all_errors_at_once():
+    found = problems(
+        """
+        node: "bad name"
+        mesh_port: 0
+        engine_keep_alive: 5
+        colour: blue
+        engines:
+          - {name: e0, model: m, gpu_count: 0, max_num_seqs: many}
+          - {name: e1, launcher: llama, gpu_power: .inf}
+        """
+    )
+    assert sorted(found) == [
+        "address",
+        "colour",
+        "engine_keep_alive",
+        "engines[0].gpu_count",
+        "engines[0].max_num_seqs",
+        "engines[1].gpu_power",
+        "engines[1].launcher",
+        "engines[1].model",
+        "mesh_port",
+    ]
+    assert found["address"].value == "missing"
+
+
+def test_what_needs_the_whole_file_comes_at_once_too():
+    found = problems(
+        HEAD.replace("node-a", "bad name")
+        + """
+engines:
+  - {name: E0, model: "a\\nb"}
+  - {name: e1, model: m, args: [--port, "80", --uds=/x, --seed, "1"]}
+  - {name: e1, model: m, gpu_model: %s}
+"""
+        % ("g" * 600)
+    )
+    assert sorted(found) == [
+        "engines[0].model",
+        "engines[0].name",
+        "engines[1].args[0]",
+        "engines[1].args[2]",
+        "engines[2].gpu_model",
+        "engines[2].name",
+        "node",
+    ]
+    assert "512" in found["engines[2].gpu_model"].expected
+    assert "600" in found["engines[2].gpu_model"].expected
+
+
+@pytest.mark.case("A1")
+@pytest.mark.parametrize(
+    ("directory", "size"),
+    [
+        pytest.param("/" + "a" * 98, None, id="A1 107 bytes"),
+        pytest.param("/" + "a" * 8 + "é" * 45, None, id="A1 accented, 107 bytes"),
+        pytest.param("/" + "a" * 99, 108, id="A1 108 bytes"),
+        pytest.param("/" + "a" * 8 + "é" * 46, 109, id="A1 one accent more"),
+    ],
+)
+def test_a1_a_socket_path_is_refused_before_any_engine_starts(directory, size):
+    text = HEAD + f"socket_dir: {directory}\nengines: [{{name: e0, model: m}}]".replace("e0", "e0")
+    if size is None:
+        config = parse(text)
+        assert len(config.socket(config.engines[0]).encode()) == 107
+    else:
+        (problem,) = problems(text).values()
+        assert problem.path == "engines[0].socket"
+        assert "107 bytes" in problem.expected
+        assert str(size) in problem.expected
+
+
+@pytest.mark.parametrize("text", ["- 1", "node: [", "engines: {}", ""])
+def test_documents_that_are_no_node(text):
+    assert problems(text)
+
+
+@pytest.mark.case("B1")
+@pytest.mark.parametrize("keep_alive_s", [1, 5, 8, 3600])
+def test_b1_envoys_idle_time_out_is_below_the_engines_keep_alive(keep_alive_s):
+    assert 0 < upstream_idle_timeout_s(keep_alive_s) < keep_alive_s
+    assert upstream_idle_timeout_s(ENGINE_KEEP_ALIVE_S) == 3
