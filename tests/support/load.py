@@ -26,7 +26,8 @@ class Outcome:
 
     @property
     def was_streaming(self) -> bool:
-        return self.status == 200 and self.first_byte_s is not None
+        """Whether its answer had begun: with the status out, nobody can send it elsewhere."""
+        return self.status == 200
 
 
 class Load:
