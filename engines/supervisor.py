@@ -70,19 +70,10 @@ class Supervised:
         """Start the process and wait for its end."""
         try:
             self._prepare()
-        except WattmeshError as error:
-            logger.warning("not started", name=self.command.name, reason=str(error))
+            self._process = await self._start()
+        except (WattmeshError, OSError) as error:
+            logger.warning("not started, trying again", name=self.command.name, reason=str(error))
             return
-        with self._log_path.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.command.argv,
-                env=dict(self.command.env),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-                umask=self.command.umask,
-            )
         logger.info("started", name=self.command.name, pid=self._process.pid)
         status = await self._process.wait()
         logger.warning(
@@ -93,6 +84,18 @@ class Supervised:
             last_lines=self._tail(),
         )
         self._on_exit()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        with self._log_path.open("wb") as log:
+            return await asyncio.create_subprocess_exec(
+                *self.command.argv,
+                env=dict(self.command.env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                umask=self.command.umask,
+            )
 
     async def _end(self) -> None:
         """End the process and every child it left, whatever state they are in."""
