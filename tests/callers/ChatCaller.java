@@ -1,5 +1,4 @@
 import java.io.FileInputStream;
-import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -36,9 +35,9 @@ public class ChatCaller {
                         .header("content-type", "application/json")
                         .POST(HttpRequest.BodyPublishers.ofByteArray(System.in.readAllBytes()))
                         .build();
-        loadClasses();
         HttpClient client = client(flags);
         if (flags.contains("--stream")) {
+            loadClasses(flags, url);
             stream(client, request);
         } else {
             HttpResponse<String> response =
@@ -76,15 +75,11 @@ public class ChatCaller {
 
     /**
      * A service has its classes loaded long before a request; so that times measure the mesh, not
-     * the start of a JVM, one request is tried on a port of this machine where nobody listens.
+     * the start of a JVM, a client of its own first gets a page, whatever the answer is.
      */
-    private static void loadClasses() throws InterruptedException {
-        HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:1/")).build();
-        try {
-            HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofLines());
-        } catch (IOException refused) {
-            return;
-        }
+    private static void loadClasses(List<String> flags, URI url) throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(url.resolve("/")).build();
+        client(flags).send(request, HttpResponse.BodyHandlers.ofLines()).body().forEach(line -> {});
     }
 
     private static void stream(HttpClient client, HttpRequest request) throws Exception {

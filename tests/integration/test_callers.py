@@ -86,13 +86,30 @@ def test_unary(mesh: CallersMesh, caller: Caller, name: str) -> None:
 
 
 def test_streamed_events_arrive_one_by_one(mesh: CallersMesh, caller: Caller, name: str) -> None:
-    result = caller.stream(mesh.edge_url, SLOW, PROMPT, max_tokens=TOKENS)
-    assert (result.status, result.http_version) == (200, CALLERS[name][2])
-    check_stream(result, done=not caller.hides_done)
+    def send() -> CallResult:
+        result = caller.stream(mesh.edge_url, SLOW, PROMPT, max_tokens=TOKENS)
+        assert (result.status, result.http_version) == (200, CALLERS[name][2])
+        return result
+
+    check_streams(send, done=not caller.hides_done)
 
 
-def check_stream(result: CallResult, *, done: bool) -> None:
-    """Check that tokens came complete, early, and about as far apart as the engine made them."""
+def check_streams(send: Callable[[], CallResult], *, done: bool) -> None:
+    """Check that streams are whole, and that one of three keeps the engine's times.
+
+    A busy machine delays a stream now and then; whatever buffers, or answers late, always does.
+    """
+    faults = []
+    for _ in range(3):
+        fault = timing_fault(token_times(send(), done=done))
+        if fault is None:
+            return
+        faults.append(fault)
+    pytest.fail("\n".join(faults))
+
+
+def token_times(result: CallResult, *, done: bool) -> list[float]:
+    """Return when each token arrived; check that all did, with usage and the end of the stream."""
     events = list(result.events)
     if done:
         assert events.pop()[1] == DONE
@@ -100,12 +117,18 @@ def check_stream(result: CallResult, *, done: bool) -> None:
     assert chunks[-1]["usage"]["completion_tokens"] == TOKENS
     times = [at for (at, _), chunk in zip(events, chunks, strict=True) if chunk["choices"]]
     assert len(times) == TOKENS
-    assert times[0] < 0.5
+    return times
+
+
+def timing_fault(times: list[float]) -> str | None:
+    """Return how the times differ from an early start and the spacing of the engine's tokens."""
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert 0.7 * STEP_S < statistics.median(gaps) < 2 * STEP_S, gaps
-    # A busy machine may hand over two tokens at once now and then; a buffer does so all the time.
-    assert sum(gap > 0.4 * STEP_S for gap in gaps) >= 0.75 * len(gaps), gaps
-    assert times[-1] - times[0] > 0.7 * STEP_S * (TOKENS - 1)
+    kept = sum(gap > 0.4 * STEP_S for gap in gaps) / len(gaps)
+    if times[0] >= 0.5:
+        return f"first event after {times[0]:.2f} s"
+    if not 0.7 * STEP_S < statistics.median(gaps) < 2 * STEP_S or kept < 0.75:
+        return f"spacing not kept: {[round(gap, 3) for gap in gaps]}"
+    return None
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "streamed"])
@@ -115,11 +138,17 @@ def test_java_over_tls_negotiates_http2(mesh: CallersMesh, classes: Path, stream
     if reason:
         pytest.skip(f"java over TLS: {reason}")
     java = Java(classes, "--http2", "--ca", str(mesh.ca))
-    send = java.stream if stream else java.unary
-    result = send(mesh.tls_url, SLOW, PROMPT, max_tokens=TOKENS)
-    assert (result.status, result.http_version) == (200, HTTP2)
+
+    def send() -> CallResult:
+        send = java.stream if stream else java.unary
+        result = send(mesh.tls_url, SLOW, PROMPT, max_tokens=TOKENS)
+        assert (result.status, result.http_version) == (200, HTTP2)
+        return result
+
     if stream:
-        check_stream(result, done=True)
+        check_streams(send, done=True)
+    else:
+        assert send().json()["usage"]["completion_tokens"] == TOKENS
 
 
 @pytest.mark.case("B2")
