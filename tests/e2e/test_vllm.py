@@ -124,7 +124,7 @@ def test_stream_of_real_vllm_arrives_event_by_event(mesh: Mesh) -> None:
     started = time.monotonic()
     arrivals, text, usage = [], "", None
     url = f"{mesh.edge_url}/v1/chat/completions"
-    body = chat_body(max_tokens=100, stream=True, ignore_eos=True)
+    body = chat_body(max_tokens=2_000, stream=True, ignore_eos=True)
     with (
         httpx.Client(http1=False, http2=True, timeout=60) as client,
         client.stream("POST", url, json=body) as answer,
@@ -135,11 +135,11 @@ def test_stream_of_real_vllm_arrives_event_by_event(mesh: Mesh) -> None:
                 event = json.loads(line.removeprefix("data: "))
                 usage = event.get("usage") or usage
                 text += "".join(c["delta"].get("content") or "" for c in event["choices"])
-    assert len(arrivals) > 50
+    assert len(arrivals) > 50  # on a busy machine vLLM puts several tokens into one event
     assert arrivals[0] < (arrivals[-1] - arrivals[0])  # not all at once at the end
     assert text
     assert usage is not None  # forced on, though the request did not ask for it
-    assert usage["completion_tokens"] == 100
+    assert usage["completion_tokens"] == 2_000
 
 
 @pytest.mark.case("B5")
