@@ -56,6 +56,14 @@ def mesh() -> Iterator[CallersMesh]:
         yield mesh
 
 
+@pytest.fixture(autouse=True)
+def all_programs_run_on(mesh: CallersMesh) -> Iterator[None]:
+    """Tell the first test at which a program of the mesh had ended, with its last lines."""
+    yield
+    ended = [process.tail() for process in mesh.processes if process.returncode is not None]
+    assert not ended, "\n".join(ended)
+
+
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where Java's callers are compiled to, once."""

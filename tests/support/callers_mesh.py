@@ -5,6 +5,7 @@ sent. The names hold slashes, and one is the beginning of another, as names of m
 """
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from engines.gpu import load_gpu_table
@@ -93,7 +94,7 @@ class CallersMesh(Mesh):
         """Wait until every model answers, and the TLS edge listens."""
         for model in (SLOW, FAST, RECORDER):
             wait_until(
-                lambda model=model: self.chat(model=model, max_tokens=1).status_code == 200,
+                partial(self._answers, model),
                 f"{model} answers",
                 timeout_s=_READY_S,
                 processes=self.processes,
@@ -102,8 +103,15 @@ class CallersMesh(Mesh):
             lambda: "edge" in EnvoyAdmin(f"{self.root}/edge-tls.sock").get("/listeners"),
             "the TLS edge listens",
             timeout_s=_READY_S,
-            processes=[self.tls_edge] if self.tls_edge else [],
+            processes=self.processes,
         )
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*super().processes, *([self.tls_edge] if self.tls_edge else [])]
+
+    def _answers(self, model: str) -> bool:
+        return self.chat(model=model, max_tokens=1).status_code == 200
 
     def stop(self) -> list[int]:
         if self.tls_edge is not None:
