@@ -201,7 +201,7 @@ class AdsStream:
             self._waiting_since.pop(type_url, None)
             return owed
         since = self._waiting_since.setdefault(type_url, now)
-        if now - since < ORDER_TIMEOUT_S:
+        if now < since + ORDER_TIMEOUT_S:  # as `next_deadline` reckons, to the last bit
             return due
         del self._waiting_since[type_url]
         return owed

@@ -67,6 +67,15 @@ def test_52_no_deadline_stands_for_a_type_that_waits_for_its_own_ack():
 
 
 @conformance("52")
+def test_52_at_its_deadline_a_wait_ends_whatever_the_clock_reads():
+    client = connected(cds={"A": "v1", "B": "v1"})
+    client.now = 5.2  # 5.2 + 5.0 == 10.2, and yet 10.2 - 5.2 < 5.0
+    client.change(**(WORLD | {"rds": {"R": "v2"}}))
+    client.now = client.stream.next_deadline()
+    assert client.poll() == [("cds", [], ["B"])]
+
+
+@conformance("52")
 @conformance("63a")
 def test_63a_the_answer_for_an_unknown_name_waits_for_no_other_type():
     """Envoy holds a cluster's ACK until its endpoints are answered: waiting would be a ring."""
