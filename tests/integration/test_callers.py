@@ -142,7 +142,7 @@ def timing_fault(times: list[float]) -> str | None:
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "streamed"])
 def test_java_over_tls_negotiates_http2(mesh: CallersMesh, classes: Path, stream: bool) -> None:
     """The one way by which Java's client speaks HTTP/2 with an Envoy: ALPN."""
-    reason = missing("java", "javac")
+    reason = missing("java", "javac", "openssl")
     if reason:
         pytest.skip(f"java over TLS: {reason}")
     java = Java(classes, "--http2", "--ca", str(mesh.ca))

@@ -20,6 +20,7 @@ _PACKAGES = {
     "java": "default-jdk-headless",
     "javac": "default-jdk-headless",
     "node": "nodejs",
+    "openssl": "openssl",
 }
 _H2LOAD_TIMEOUT_S = 240.0
 
