@@ -82,7 +82,6 @@ class ModelPlan:
     """How requests for a model are split over its versions."""
 
     model: str
-    aliases: tuple[str, ...]
     routes: tuple[tuple[Pool, int], ...]  # weights >= 0 with a sum >= 1, sorted by pool
     balance: str
     generation_timeout_s: float
@@ -116,7 +115,6 @@ def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
     for pool, engines in by_pool.items():
         by_model.setdefault(pool.model, {})[pool] = engines
     names = sorted({*by_model, *policy.models})
-    taken: set[str] = set(names)
     problems = list(fleet.problems)
     models: list[ModelPlan] = []
     pools: dict[Pool, PoolPlan] = {}
@@ -126,12 +124,9 @@ def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
         problems += found
         for pool in sorted({pool for pool, _ in routes} | set(versions)):
             pools[pool] = _plan_pool(pool, members.get(pool, ()))
-        aliases, found = _plan_aliases(name, policy, taken)
-        problems += found
         models.append(
             ModelPlan(
                 model=name,
-                aliases=aliases,
                 routes=routes,
                 balance=policy.model(name).balance,
                 generation_timeout_s=policy.model(name).generation_timeout_s,
@@ -278,22 +273,3 @@ def _route_weight(engines: Sequence[Engine]) -> int:
     """Return the summed power of a version's live engines, at least 1, within uint32."""
     live = sum(engine.gpu_power for engine in engines if engine.state is EngineState.READY)
     return min(max(1, round(live)), _MAX_ROUTE_WEIGHT)
-
-
-def _plan_aliases(
-    model: str, policy: Policy, taken: set[str]
-) -> tuple[tuple[str, ...], list[Problem]]:
-    """Return the model's aliases that no live model carries as its own name."""
-    aliases = policy.model(model).aliases
-    problems = [
-        Problem(
-            source="policy",
-            path=f"models.{model}.aliases",
-            value=repr(alias),
-            expected="a name that no registered model has",
-            meanwhile="requests for it go to the model of that name",
-        )
-        for alias in aliases
-        if alias in taken
-    ]
-    return tuple(alias for alias in aliases if alias not in taken), problems

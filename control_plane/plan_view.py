@@ -72,7 +72,6 @@ def _engine_plan(engine: EnginePlan, shares: Mapping[str, float]) -> dict[str, A
 def _model(model: ModelPlan) -> dict[str, Any]:
     return {
         "model": model.model,
-        "aliases": list(model.aliases),
         "balance": model.balance,
         "generation_timeout_s": model.generation_timeout_s,
         "live": model.live,

@@ -23,7 +23,6 @@ _MEANWHILE = "the last good policy stays in force"
 class ModelPolicy:
     """What the operator wants for one model. Durations in seconds, sizes in bytes."""
 
-    aliases: tuple[str, ...] = ()
     versions: Mapping[str, int] | None = None  # route weights; None = follow capacity
     balance: str = "proportional"  # the only balance so far: share follows gpu_power
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
@@ -70,7 +69,6 @@ class _Defaults(_Strict):
 
 
 class _Model(_Defaults):
-    aliases: list[str] = []
     versions: (
         dict[Annotated[str, BeforeValidator(str)], Annotated[int, Field(ge=0, le=1_000_000)]] | None
     ) = None
@@ -79,7 +77,7 @@ class _Model(_Defaults):
 class _PolicyDocument(_Strict):
     defaults: _Defaults = _Defaults()
     models: dict[str, _Model] = {}
-    max_request_size: Annotated[Size, Field(ge=1024, le=1024**3)] = 32 * 1024 * 1024
+    max_request_size: Annotated[Size, Field(ge=64 * 1024, le=1024**3)] = 32 * 1024 * 1024
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 2.0
 
 
@@ -88,7 +86,6 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
     timeout_s = raw.generation_timeout
     versions = raw.versions if isinstance(raw, _Model) else None
     return ModelPolicy(
-        aliases=tuple(raw.aliases) if isinstance(raw, _Model) else (),
         versions=None if versions is None else MappingProxyType(dict(sorted(versions.items()))),
         balance=raw.balance or base.balance,
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
@@ -102,25 +99,15 @@ def _problem(source: str, path: str, value: object, expected: str) -> Problem:
 
 
 def _name_problems(document: _PolicyDocument, source: str) -> list[Problem]:
-    """Names that cannot be told apart, or cannot be written into a route."""
+    """Names that no engine can register and no route can hold."""
     problems: list[Problem] = []
-    owner: dict[str, str] = {}
     for model, raw in document.models.items():
-        names = [(f"models.{model}", model)]
-        names += [(f"models.{model}.versions.{v}", v) for v in raw.versions or {}]
-        names += [(f"models.{model}.aliases[{i}]", alias) for i, alias in enumerate(raw.aliases)]
-        for path, name in names:
+        named = [(f"models.{model}", model)]
+        named += [(f"models.{model}.versions.{v}", v) for v in raw.versions or {}]
+        for path, name in named:
             fault = name_fault(name) or (None if name else "a name that is not empty")
             if fault:
                 problems.append(_problem(source, path, name, fault))
-        for index, alias in enumerate(raw.aliases):
-            path = f"models.{model}.aliases[{index}]"
-            if alias in document.models:
-                problems.append(_problem(source, path, alias, "a name that is no model's own"))
-            elif alias in owner:
-                expected = f"an alias that {owner[alias]!r} does not have already"
-                problems.append(_problem(source, path, alias, expected))
-            owner.setdefault(alias, model)
     return problems
 
 

@@ -45,14 +45,12 @@ _NOT_FOUND = "The model does not exist; GET /v1/models lists those that are serv
 def edge_route_configuration(name: str, plan: Plan) -> Json:
     """Return the RouteConfiguration of all edges."""
     by_header = [
-        _model_route(model, {"headers": [_header_is(MODEL_HEADER, public_name)]})
+        _model_route(model, {"headers": [_header_is(MODEL_HEADER, model.model)]})
         for model in plan.models
-        for public_name in (model.model, *model.aliases)
     ]
     by_body = [
-        _model_route(model, {"dynamic_metadata": [_body_model_is(public_name)]})
+        _model_route(model, {"dynamic_metadata": [_body_model_is(model.model)]})
         for model in plan.models
-        for public_name in (model.model, *model.aliases)
     ]
     routes = [
         {"match": {"path": "/wattmesh/ready"}, **direct_json(200, '{"ready":true}')},
@@ -161,8 +159,7 @@ def _method_not_allowed() -> Json:
 
 def _model_list_routes(plan: Plan) -> list[Json]:
     """Answer /v1/models with the live models, and every listed ID, plain or percent-encoded."""
-    served = [model for model in plan.models if model.live]
-    names = sorted(name for model in served for name in (model.model, *model.aliases))
+    names = [model.model for model in plan.models if model.live]
     cards = {
         name: {"id": name, "object": "model", "created": 0, "owned_by": "wattmesh"}
         for name in names

@@ -180,13 +180,6 @@ def test_a_version_that_the_split_does_not_name_gets_nothing_and_is_told():
     }
 
 
-def test_an_alias_never_takes_a_models_own_name():
-    plan = make_plan(engine("n1"), policy="models: {acme/owl: {aliases: [acme/fox, owl]}}")
-    owl = next(model for model in plan.models if model.model == "acme/owl")
-    assert owl.aliases == ("owl",)
-    assert any("acme/owl.aliases" in problem.path for problem in plan.problems)
-
-
 @pytest.mark.parametrize(
     ("max_num_seqs", "max_connections"),
     [("16", 18), ("1", 3), ("256", 288), (None, DEFAULT_MAX_NUM_SEQS + 32)],

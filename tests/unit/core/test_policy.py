@@ -38,7 +38,6 @@ def test_every_field():
         defaults: {generation_timeout: 5m, balance: proportional}
         models:
           acme/fox:
-            aliases: [fox, "fox:latest"]
             versions: {v1: 90, 2: 10}
           acme/owl: {generation_timeout: 30s}
         """
@@ -46,7 +45,7 @@ def test_every_field():
     assert policy.max_request_bytes == 16 * 1024**2
     assert policy.retry_after_s == 3  # rounded up: nobody is told to come back too early
     assert policy.model("acme/fox") == ModelPolicy(
-        aliases=("fox", "fox:latest"), versions={"v1": 90, "2": 10}, generation_timeout_s=300
+        versions={"v1": 90, "2": 10}, generation_timeout_s=300
     )
     assert policy.model("acme/owl").generation_timeout_s == 30
     assert policy.model("never/heard").generation_timeout_s == 300
@@ -63,7 +62,6 @@ def test_all_errors_at_once():
           acme/fox:
             versions: {v1: -1, v2: 1.5}
             timeout: 3s
-            aliases: fox
         """
     )
     assert sorted(found) == [
@@ -71,7 +69,6 @@ def test_all_errors_at_once():
         "defaults.balance",
         "defaults.generation_timeout",
         "max_request_size",
-        "models.acme/fox.aliases",
         "models.acme/fox.timeout",
         "models.acme/fox.versions.v1",
         "models.acme/fox.versions.v2",
@@ -106,12 +103,7 @@ def test_d1_a_split_must_serve_somebody(versions, accepted):
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        pytest.param("models: {a: {aliases: [b]}, b: {}}", "models.a.aliases[0]", id="a model"),
-        pytest.param("models: {a: {aliases: [c, c]}}", "models.a.aliases[1]", id="twice"),
-        pytest.param(
-            "models: {a: {aliases: [c]}, b: {aliases: [c]}}", "models.b.aliases[0]", id="two models"
-        ),
-        pytest.param('models: {a: {aliases: ["x\\n"]}}', "models.a.aliases[0]", id="a line break"),
+        pytest.param('models: {"x\\n": {}}', "models.x\n", id="a line break"),
         pytest.param('models: {"": {}}', "models.", id="an empty name"),
         pytest.param('models: {a: {versions: {" v": 1}}}', "models.a.versions. v", id="a space"),
     ],

@@ -154,19 +154,22 @@ async def test_a_changed_power_moves_the_plan_and_leaves_no_old_series(
 async def test_a_bad_policy_keeps_the_last_good_one_and_tells_all_problems(
     short_tmp_path: Path,
 ) -> None:
-    good = b"models: {acme/fox: {aliases: [fox]}}"
+    good = b"models: {acme/fox: {generation_timeout: 30s}}"
     async with running(short_tmp_path, policy=good, catalog=two_engines()) as plane:
         await plane.until("/ready", is_ready)
-        plane.write("policy.yaml", b"models: {acme/fox: {aliases: 5, versons: {}}}\nretry_after: 1")
+        plane.write(
+            "policy.yaml",
+            b"models: {acme/fox: {generation_timeout: 5, versons: {}}}\nretry_after: 1",
+        )
         body = await plane.until("/ready", lambda _, b: b["problems"])
         assert body["ready"]
         assert len(body["problems"]) == 3
         _, metrics = await plane.get("/metrics")
         assert "wattmesh_policy_errors 3.0" in metrics
         _, plan = await plane.get("/v1/plan")
-        assert plan["models"][0]["aliases"] == ["fox"]
+        assert plan["models"][0]["generation_timeout_s"] == 30
         plane.write("policy.yaml", b"{}")
-        await plane.until("/v1/plan", lambda _, p: p["models"][0]["aliases"] == [])
+        await plane.until("/v1/plan", lambda _, p: p["models"][0]["generation_timeout_s"] == 600)
         assert (await plane.get("/ready"))[1]["problems"] == []
 
 

@@ -28,7 +28,6 @@ def test_the_table_names_every_key() -> None:
         "retry_after",
         "defaults.balance",
         "defaults.generation_timeout",
-        "models.<name>.aliases",
         "models.<name>.versions",
         "models.<name>.balance",
         "models.<name>.generation_timeout",
