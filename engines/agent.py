@@ -54,6 +54,7 @@ class EngineAgent:
         self.id = f"{config.node}.{spec.name}"
         self.spec = spec
         self.healthy = False
+        self.unexpected_errors = 0
         self._config = config
         self._registrar = registrar
         self._socket = config.socket(spec)
@@ -97,6 +98,10 @@ class EngineAgent:
                     logger.warning(
                         "registry not told, trying on", engine=self.id, reason=str(error)
                     )
+                reachable, pause_s = False, _RETRY_S
+            except Exception:  # a host's engines outlive whatever a registry client may raise
+                self.unexpected_errors += 1
+                logger.exception("registry not told", engine=self.id, errors=self.unexpected_errors)
                 reachable, pause_s = False, _RETRY_S
             else:
                 if not reachable:
@@ -202,14 +207,24 @@ async def run_agent(
 
 @contextlib.asynccontextmanager
 async def background(coroutines: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
-    """Run coroutines while the context is open; at its end cancel them and wait until all ended."""
+    """Run coroutines while the context is open; at its end cancel them and wait until all ended.
+
+    One that fails is told at once: none of them ends by itself.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    for task in tasks:
+        task.add_done_callback(_tell_failure)
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell_failure(task: "asyncio.Future[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a task ended that should run on", exc_info=task.exception())
 
 
 def _make_directories(config: NodeConfig, log_dir: Path) -> None:

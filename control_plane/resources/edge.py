@@ -101,7 +101,8 @@ def _cluster(pool: PoolPlan, balance: str) -> Json:
     value = pool_cluster(pool.pool.cluster, thresholds=pool.edge_thresholds)
     if balance == "proportional":
         # Without the bias of active requests the share follows the weight exactly; with it, a
-        # busy node would get less than its share.
+        # busy node would get less than its share. Only where all weights are equal does Envoy
+        # still compare the active requests of two nodes, and an idler one gets more.
         value["least_request_lb_config"] = {
             "active_request_bias": {
                 "default_value": 0.0,

@@ -1,8 +1,9 @@
 """What the edge's and the nodes' listeners share: one HTTP connection manager each.
 
 HTTP/1.1 and HTTP/2 are told apart by the connection's first bytes (h2c with prior knowledge) or
-by ALPN. `ignore_http_11_upgrade` drops Java's attempt to upgrade to h2c: the request goes on as
-HTTP/1.1 with its body.
+by ALPN. `ignore_http_11_upgrade` drops every attempt to upgrade, as Java's clients make them on
+plain connections (to h2c the JDK's, to TLS Apache's): the request goes on with its body, where
+Envoy would answer 403.
 """
 
 from control_plane.resources.messages import ADS, TYPE, Json, seconds
@@ -64,7 +65,7 @@ def http_connection_manager(
             "rds": {"route_config_name": name, "config_source": ADS},
             "http_filters": [*http_filters, _router()],
             "http_protocol_options": {
-                "ignore_http_11_upgrade": [{"exact": "h2c"}],
+                "ignore_http_11_upgrade": [{"safe_regex": {"regex": ".*"}}],
             },
             "http2_protocol_options": {
                 "max_concurrent_streams": _MAX_CONCURRENT_STREAMS,

@@ -24,10 +24,13 @@ class FakeRegistry:
         self.status = {}
         self.history = []
         self.away = False
+        self.broken = False
 
     def _check(self):
         if self.away:
             raise RegistryError("away")
+        if self.broken:
+            raise RuntimeError("a bug in a client library")
 
     async def register(self, registration):
         self._check()
@@ -138,6 +141,18 @@ async def test_an_engine_serves_on_while_the_registry_is_away(host):
     assert host.pid() == pid
     host.registry.forget()
     host.registry.away = False
+    await eventually(lambda: host.status == "passing", within_s=3)
+    assert host.pid() == pid
+
+
+async def test_engines_outlive_a_bug_in_the_registrys_client(host):
+    host.start()
+    await passing(host)
+    pid = host.pid()
+    host.registry.broken = True
+    await asyncio.sleep(1.5)
+    host.registry.broken = False
+    host.registry.forget()
     await eventually(lambda: host.status == "passing", within_s=3)
     assert host.pid() == pid
 
