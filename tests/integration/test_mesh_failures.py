@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.envoy, pytest.mark.consul]
 SMALL = EngineSetup(node="node-a", name="e1", gpu_power=100, extra={"max_num_seqs": 64})
 LARGE = EngineSetup(node="node-b", name="e1", gpu_power=300, extra={"max_num_seqs": 64})
 RATE_PER_S = 50
-CONSUL_AWAY_S = float(os.environ.get("WATTMESH_TEST_CONSUL_AWAY_S", "15"))  # longer than a TTL
+CONSUL_AWAY_S = float(os.environ.get("WATTMESH_TEST_CONSUL_AWAY_S", "60"))
 
 
 @pytest.fixture(scope="module")
