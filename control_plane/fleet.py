@@ -8,10 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from control_plane.capacity import (
+    DEFAULT_MIX,
+    Capacity,
+    GpuFacts,
+    engine_capacity,
+    find_gpu,
+    reference_capacity,
+    relative_power,
+)
 from control_plane.catalog import Catalog, CatalogEntry
 from control_plane.errors import Problem
 from control_plane.identity import Pool
-from engines.gpu import GpuSpec, GpuTable
+from control_plane.metadata import EngineMetadata
+from engines.gpu import GpuTable
 
 # One A100-80GB: a card of the middle of today's fleets, so that an unknown engine neither starves
 # nor drowns. The engine is flagged until its GPU or its gpu_power is known.
@@ -46,8 +56,10 @@ class Engine:
     state: EngineState
     gpu: str | None  # the table's name of the GPU ("H100-SXM"), else the raw name, else None
     gpu_count: int | None
-    gpu_power: float  # > 0; one A100-80GB = 100
+    gpu_power: float  # > 0; one A100-80GB = 100; from the table: for the default mix
     power_source: PowerSource
+    capacity: Capacity | None = None  # of its GPUs, where the table knows them
+    facts: GpuFacts | None = None  # what the capacity follows from
     max_num_seqs: int | None
     keep_alive_s: float | None
 
@@ -67,6 +79,7 @@ class Fleet:
     """All nodes, sorted by ID."""
 
     nodes: tuple[Node, ...] = ()
+    reference: Capacity | None = None  # of the card whose gpu_power is 100
     problems: tuple[Problem, ...] = ()
 
 
@@ -87,7 +100,11 @@ def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
             problems += [
                 _contradiction(entry, "address", seen, expected) for entry in by_node[node_id]
             ]
-    return Fleet(nodes=tuple(nodes.values()), problems=tuple(problems))
+    return Fleet(
+        nodes=tuple(nodes.values()),
+        reference=reference_capacity(gpus),
+        problems=tuple(problems),
+    )
 
 
 def _build_node(
@@ -120,33 +137,53 @@ def _build_node(
 
 def _build_engine(entry: CatalogEntry, gpus: GpuTable) -> tuple[Engine, list[Problem]]:
     metadata = entry.metadata
-    spec = gpus.find(metadata.gpu_model) if metadata.gpu_model else None
-    power, source, problems = _power(entry, spec, gpus)
+    facts = _facts(metadata, gpus)
+    capacity = engine_capacity(facts) if facts else None
+    power, source, problems = _power(entry, capacity, gpus)
     engine = Engine(
         id=entry.id,
         name=entry.engine,
         pool=Pool(metadata.model, metadata.version),
         socket=metadata.socket,
         state=EngineState(metadata.state) if entry.passing else EngineState.DOWN,
-        gpu=spec.name if spec else metadata.gpu_model,
+        gpu=facts.spec.name if facts else metadata.gpu_model,
         gpu_count=metadata.gpu_count,
         gpu_power=power,
         power_source=source,
+        capacity=capacity,
+        facts=facts,
         max_num_seqs=metadata.max_num_seqs,
         keep_alive_s=metadata.keep_alive_s,
     )
     return engine, problems
 
 
+def _facts(metadata: EngineMetadata, gpus: GpuTable) -> GpuFacts | None:
+    if metadata.gpu_model is None:
+        return None
+    spec, compute_share, memory_share = find_gpu(gpus, metadata.gpu_model)
+    if spec is None:
+        return None
+    return GpuFacts(
+        spec=spec,
+        count=metadata.gpu_count or metadata.tensor_parallel_size or 1,
+        compute_share=compute_share,
+        memory_share=memory_share,
+        power_limit_w=metadata.gpu_power_limit_w,
+        power_default_w=metadata.gpu_power_default_w,
+    )
+
+
 def _power(
-    entry: CatalogEntry, spec: GpuSpec | None, gpus: GpuTable
+    entry: CatalogEntry, capacity: Capacity | None, gpus: GpuTable
 ) -> tuple[float, PowerSource, list[Problem]]:
     """Return gpu_power: what is declared wins, then the table, then the default, flagged."""
     metadata = entry.metadata
     if metadata.gpu_power is not None:
         return metadata.gpu_power, PowerSource.METADATA, []
-    if spec is not None:
-        return gpus.relative_power(spec, metadata.gpu_count or 1), PowerSource.TABLE, []
+    if capacity is not None:
+        power = relative_power(capacity, DEFAULT_MIX, reference_capacity(gpus))
+        return power, PowerSource.TABLE, []
     problem = Problem(
         source="catalog",
         path=f"{entry.id}.gpu_model",

@@ -6,16 +6,18 @@ live engine stays in the plan with no endpoint, because "empty" is not "deleted"
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from control_plane.capacity import Capacity, Mix, relative_power
 from control_plane.errors import Problem
 from control_plane.fleet import Engine, EngineState, Fleet, Node, PowerSource
 from control_plane.identity import Pool
-from control_plane.policy import Policy
+from control_plane.policy import Balance, Policy
+from control_plane.weights import WeightScale, weight_scale
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
 
 DEFAULT_MAX_NUM_SEQS = 256  # vLLM's own default on data-centre GPUs
-_MIN_EXACT_WEIGHT = 100  # rounding to whole numbers then moves a ratio by at most 0.5 %
-_MAX_WEIGHT_SUM = 2**32 - 1  # of a locality; Envoy refuses more
+NO_CORRECTIONS: Mapping[str, float] = MappingProxyType({})
 _MAX_ROUTE_WEIGHT = 2**24  # of one version; 255 versions still fit uint32
 
 
@@ -41,8 +43,11 @@ class EnginePlan:
     state: EngineState
     gpu: str | None
     gpu_count: int | None
-    gpu_power: float
+    gpu_power: float  # declared, or of the table for the model's mix; one A100-80GB = 100
     power_source: PowerSource
+    capacity: float  # what weights follow: gpu_power, corrected where it was measured
+    prefill_tokens_per_s: float | None  # of the table's model; None = GPU unknown
+    decode_tokens_per_s: float | None
     weight: int  # within its pool on its node; 0 means "gets nothing", and never reaches Envoy
     max_connections: int  # concurrent requests that the node Envoy lets into this engine
     keep_alive_s: float
@@ -50,12 +55,12 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEndpoint:
-    """One node as the edge sees it: weight = summed weight of its live engines of the pool."""
+    """One node as the edge sees it."""
 
     node: str
     address: str
     port: int
-    weight: int  # at least 1
+    weight: int  # of the summed capacity of its live engines of the pool; at least 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,7 @@ class PoolPlan:
     """One (model, version): its live endpoints and its breakers at the edge and at each node."""
 
     pool: Pool
+    balance: Balance
     endpoints: tuple[NodeEndpoint, ...]  # live nodes only, sorted by node
     edge_thresholds: Thresholds
 
@@ -83,7 +89,7 @@ class ModelPlan:
 
     model: str
     routes: tuple[tuple[Pool, int], ...]  # weights >= 0 with a sum >= 1, sorted by pool
-    balance: str
+    balance: Balance
     generation_timeout_s: float
     live: bool  # at least one endpoint in at least one routed pool
 
@@ -105,11 +111,29 @@ class Plan:
         return tuple(engine for node in self.nodes for engine in node.engines)
 
 
-def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
-    """Return the plan at the time `now` (seconds since the epoch; weights do not ramp yet)."""
+def plan_fleet(
+    fleet: Fleet,
+    policy: Policy,
+    now: float,
+    corrections: Mapping[str, float] = NO_CORRECTIONS,
+) -> Plan:
+    """Return the plan at the time `now` (seconds since the epoch; weights do not ramp yet).
+
+    `corrections` are measured capacities by engine ID, on the scale of gpu_power; an engine that
+    is not among them counts with its gpu_power.
+    """
+    powers = _powers(fleet, policy)
+    capacities = {
+        engine: corrections.get(engine, gpu_power) for engine, gpu_power in powers.items()
+    }
     by_pool = _engines_by_pool(fleet)
-    scales = {pool: _weight_scale(engines) for pool, engines in by_pool.items()}
-    nodes = tuple(_plan_node(node, scales) for node in fleet.nodes)
+    scales = {
+        pool: weight_scale(
+            [capacities[engine.id] for engine in engines], policy.model(pool.model).balance
+        )
+        for pool, engines in by_pool.items()
+    }
+    nodes = tuple(_plan_node(node, scales, powers, capacities) for node in fleet.nodes)
     members = _members_by_pool(nodes)
     by_model: dict[str, dict[Pool, list[Engine]]] = {}
     for pool, engines in by_pool.items():
@@ -119,17 +143,17 @@ def plan_fleet(fleet: Fleet, policy: Policy, now: float) -> Plan:
     models: list[ModelPlan] = []
     pools: dict[Pool, PoolPlan] = {}
     for name in names:
-        versions = by_model.get(name, {})
-        routes, found = _plan_routes(name, versions, policy)
+        versions, model = by_model.get(name, {}), policy.model(name)
+        routes, found = _plan_routes(name, versions, policy, capacities)
         problems += found
         for pool in sorted({pool for pool, _ in routes} | set(versions)):
-            pools[pool] = _plan_pool(pool, members.get(pool, ()))
+            pools[pool] = _plan_pool(pool, model.balance, members.get(pool, ()), scales.get(pool))
         models.append(
             ModelPlan(
                 model=name,
                 routes=routes,
-                balance=policy.model(name).balance,
-                generation_timeout_s=policy.model(name).generation_timeout_s,
+                balance=model.balance,
+                generation_timeout_s=model.generation_timeout_s,
                 live=any(weight and pools[pool].endpoints for pool, weight in routes),
             )
         )
@@ -151,24 +175,27 @@ def _engines_by_pool(fleet: Fleet) -> dict[Pool, list[Engine]]:
     return by_pool
 
 
-def _weight_scale(engines: Sequence[Engine]) -> float:
-    """Return the factor from gpu_power to weight that all engines of a pool share.
-
-    1 where possible (gpu_power 300 is weight 300); larger when the weakest engine would get less
-    than _MIN_EXACT_WEIGHT, below which rounding would move shares by more than 1 %; smaller when
-    the sum would leave uint32. Engines that are down count too, so that weights do not move with
-    health.
-    """
-    powers = [engine.gpu_power for engine in engines]
-    scale = max(1.0, _MIN_EXACT_WEIGHT / min(powers))
-    return min(scale, _MAX_WEIGHT_SUM / (sum(powers) * 1.01))
+def _powers(fleet: Fleet, policy: Policy) -> dict[str, float]:
+    """Return each engine's gpu_power by ID, those of the table for their model's mix."""
+    return {
+        engine.id: _power(engine, policy.model(engine.pool.model).mix, fleet.reference)
+        for node in fleet.nodes
+        for engine in node.engines
+    }
 
 
-def _weight(gpu_power: float, scale: float) -> int:
-    return max(1, round(gpu_power * scale))
+def _power(engine: Engine, mix: Mix, reference: Capacity | None) -> float:
+    if engine.power_source is not PowerSource.TABLE or not (engine.capacity and reference):
+        return engine.gpu_power
+    return relative_power(engine.capacity, mix, reference)
 
 
-def _plan_node(node: Node, scales: Mapping[Pool, float]) -> NodePlan:
+def _plan_node(
+    node: Node,
+    scales: Mapping[Pool, WeightScale],
+    powers: Mapping[str, float],
+    capacities: Mapping[str, float],
+) -> NodePlan:
     engines = tuple(
         EnginePlan(
             id=engine.id,
@@ -179,9 +206,12 @@ def _plan_node(node: Node, scales: Mapping[Pool, float]) -> NodePlan:
             state=engine.state,
             gpu=engine.gpu,
             gpu_count=engine.gpu_count,
-            gpu_power=engine.gpu_power,
+            gpu_power=powers[engine.id],
             power_source=engine.power_source,
-            weight=_weight(engine.gpu_power, scales[engine.pool])
+            capacity=capacities[engine.id],
+            prefill_tokens_per_s=engine.capacity.prefill_tokens_per_s if engine.capacity else None,
+            decode_tokens_per_s=engine.capacity.decode_tokens_per_s if engine.capacity else None,
+            weight=scales[engine.pool].weight(capacities[engine.id])
             if engine.state is EngineState.READY
             else 0,
             max_connections=_max_connections(engine.max_num_seqs),
@@ -216,17 +246,32 @@ def _members_by_pool(
     return members
 
 
-def _plan_pool(pool: Pool, members: Sequence[tuple[NodePlan, list[EnginePlan]]]) -> PoolPlan:
+def _plan_pool(
+    pool: Pool,
+    balance: Balance,
+    members: Sequence[tuple[NodePlan, list[EnginePlan]]],
+    scale: WeightScale | None,
+) -> PoolPlan:
     endpoints: list[NodeEndpoint] = []
     held = 0
     for node, engines in members:
         held += sum(engine.max_connections for engine in engines)
-        weight = sum(engine.weight for engine in engines)
-        if weight:
+        capacity = sum(engine.capacity for engine in engines if engine.weight)
+        if capacity and scale is not None:
             endpoints.append(
-                NodeEndpoint(node=node.id, address=node.address, port=node.port, weight=weight)
+                NodeEndpoint(
+                    node=node.id,
+                    address=node.address,
+                    port=node.port,
+                    weight=scale.weight(capacity),
+                )
             )
-    return PoolPlan(pool=pool, endpoints=tuple(endpoints), edge_thresholds=_edge_thresholds(held))
+    return PoolPlan(
+        pool=pool,
+        balance=balance,
+        endpoints=tuple(endpoints),
+        edge_thresholds=_edge_thresholds(held),
+    )
 
 
 def _edge_thresholds(held: int) -> Thresholds:
@@ -246,14 +291,17 @@ def _edge_thresholds(held: int) -> Thresholds:
 
 
 def _plan_routes(
-    model: str, versions: Mapping[Pool, Sequence[Engine]], policy: Policy
+    model: str,
+    versions: Mapping[Pool, Sequence[Engine]],
+    policy: Policy,
+    capacities: Mapping[str, float],
 ) -> tuple[tuple[tuple[Pool, int], ...], list[Problem]]:
     """Return the split of a model over its versions, and versions that no split names."""
     stated = policy.model(model).versions
     if stated is None and len(versions) == 1:
         return tuple((pool, 1) for pool in versions), []  # power moves endpoints, not routes
     if stated is None:
-        routes = {pool: _route_weight(engines) for pool, engines in versions.items()}
+        routes = {pool: _route_weight(engines, capacities) for pool, engines in versions.items()}
         return tuple(sorted(routes.items())) or ((Pool(model), 1),), []
     problems = [
         Problem(
@@ -269,7 +317,7 @@ def _plan_routes(
     return tuple(sorted((Pool(model, version), w) for version, w in stated.items())), problems
 
 
-def _route_weight(engines: Sequence[Engine]) -> int:
-    """Return the summed power of a version's live engines, at least 1, within uint32."""
-    live = sum(engine.gpu_power for engine in engines if engine.state is EngineState.READY)
+def _route_weight(engines: Sequence[Engine], capacities: Mapping[str, float]) -> int:
+    """Return the summed capacity of a version's live engines, at least 1, within uint32."""
+    live = sum(capacities[engine.id] for engine in engines if engine.state is EngineState.READY)
     return min(max(1, round(live)), _MAX_ROUTE_WEIGHT)

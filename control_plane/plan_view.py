@@ -1,7 +1,7 @@
 """A plan and a fleet as plain JSON values: the form of `plan -o json` and of the admin API.
 
 Public API. Unknown values are left out or null, never zero. `share` is the part (0-1) of its
-model's traffic that an engine gets when all edges follow the plan.
+model's traffic that an engine gets at full load: by capacity, whatever the balance.
 """
 
 from collections.abc import Mapping
@@ -41,11 +41,12 @@ def engine_shares(plan: Plan) -> Mapping[str, float]:
         total = sum(weight for _, weight in model.routes)
         for pool, weight in model.routes:
             routed[pool] = weight / total if total else 0.0
-    weights: dict[Pool, int] = {}
+    capacities: dict[Pool, float] = {}
     for engine in plan.engines:
-        weights[engine.pool] = weights.get(engine.pool, 0) + engine.weight
+        if engine.weight:
+            capacities[engine.pool] = capacities.get(engine.pool, 0.0) + engine.capacity
     return {
-        engine.id: routed.get(engine.pool, 0.0) * engine.weight / weights[engine.pool]
+        engine.id: routed.get(engine.pool, 0.0) * engine.capacity / capacities[engine.pool]
         for engine in plan.engines
         if engine.weight and engine.pool in live
     }
@@ -62,11 +63,18 @@ def _engine_plan(engine: EnginePlan, shares: Mapping[str, float]) -> dict[str, A
         "gpu_count": engine.gpu_count,
         "gpu_power": engine.gpu_power,
         "power_source": engine.power_source.value,
+        "capacity": round(engine.capacity, 1),
+        "prefill_tokens_per_s": _rounded(engine.prefill_tokens_per_s),
+        "decode_tokens_per_s": _rounded(engine.decode_tokens_per_s),
         "weight": engine.weight,
         "max_connections": engine.max_connections,
         "state": engine.state.value,
         "share": round(shares.get(engine.id, 0.0), 6),
     }
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:

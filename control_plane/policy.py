@@ -12,11 +12,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from control_plane.capacity import DEFAULT_MIX, Mix
 from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import name_fault
 
 _MEANWHILE = "the last good policy stays in force"
+
+# latency: the busy and the strong are told apart, for the least waiting; the default.
+# proportional: the share of an engine follows its capacity, however busy it is.
+Balance = Literal["latency", "proportional"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,8 @@ class ModelPolicy:
     """What the operator wants for one model. Durations in seconds, sizes in bytes."""
 
     versions: Mapping[str, int] | None = None  # route weights; None = follow capacity
-    balance: str = "proportional"  # the only balance so far: share follows gpu_power
+    balance: Balance = "latency"
+    mix: Mix = DEFAULT_MIX  # prompt tokens to output tokens of what callers send
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
 
 
@@ -63,8 +69,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class _MixDocument(_Strict):
+    """A mapping, since YAML reads an unquoted 4:1 as 241."""
+
+    prompt: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    output: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
 class _Defaults(_Strict):
-    balance: Literal["proportional"] | None = None
+    balance: Balance | None = None
+    prompt_output_mix: _MixDocument | None = None
     generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
 
 
@@ -83,11 +97,12 @@ class _PolicyDocument(_Strict):
 
 def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
     """Return the raw policy with everything unset taken from `base`."""
-    timeout_s = raw.generation_timeout
+    timeout_s, mix = raw.generation_timeout, raw.prompt_output_mix
     versions = raw.versions if isinstance(raw, _Model) else None
     return ModelPolicy(
         versions=None if versions is None else MappingProxyType(dict(sorted(versions.items()))),
         balance=raw.balance or base.balance,
+        mix=Mix(mix.prompt, mix.output) if mix else base.mix,
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
     )
 

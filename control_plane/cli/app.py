@@ -22,9 +22,9 @@ from control_plane.cli.options import (
     VllmPython,
 )
 from control_plane.cli.output import (
-    ENGINE_COLUMNS,
+    PLAN_COLUMNS,
     Output,
-    engine_rows,
+    plan_rows,
     print_data,
     print_problems,
     print_table,
@@ -65,7 +65,7 @@ def plan_command(
     value = plan_to_json(load_plan(catalog, policy))
     print_problems(value["problems"])
     if output is Output.TABLE:
-        print_table("", ENGINE_COLUMNS, engine_rows(value["engines"]))
+        print_table("", PLAN_COLUMNS, plan_rows(value["engines"]))
     else:
         print_data(value, output)
 

@@ -39,7 +39,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         print(title)  # noqa: T201 a rich title is padded to the table's width
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        right = column in ("gpu_power", "weight", "share")
+        right = column in _NUMBERS
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in rows:
         # Names come from the catalog: as Text they are never read as markup.
@@ -83,6 +83,52 @@ ENGINE_COLUMNS = (
     "share",
     "state",
 )
+
+
+def plan_rows(engines: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the rows of the whole plan: how each weight comes about."""
+    return [
+        [
+            engine["engine"],
+            engine["node"],
+            engine["model"],
+            engine["version"] or "-",
+            _gpu(engine),
+            _number(engine["prefill_tokens_per_s"]),
+            _number(engine["decode_tokens_per_s"]),
+            f"{engine['gpu_power']:g} ({engine['power_source']})",
+            f"{engine['capacity']:g}",
+            str(engine["weight"]),
+            f"{engine['share'] * 100:.1f} %",
+            str(engine["max_connections"]),
+            engine["state"],
+        ]
+        for engine in engines
+    ]
+
+
+PLAN_COLUMNS = (
+    "engine",
+    "node",
+    "model",
+    "version",
+    "GPU",
+    "prefill/s",
+    "decode/s",
+    "gpu_power",
+    "capacity",
+    "weight",
+    "share",
+    "max_conn",
+    "state",
+)
+_NUMBERS = frozenset(
+    {"prefill/s", "decode/s", "gpu_power", "capacity", "weight", "share", "max_conn"}
+)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
 
 
 def _gpu(engine: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from control_plane.plan import Thresholds
 from control_plane.resources.messages import ADS, Json, seconds
+from control_plane.weights import ACTIVE_REQUEST_BIASES
 
 _CONNECT_TIMEOUT_S = 1.0
 _EDS_FETCH_TIMEOUT_S = 5.0
@@ -51,4 +52,18 @@ def pool_cluster(name: str, *, thresholds: Thresholds) -> Json:
         },
         "ignore_health_on_host_removal": True,
         "circuit_breakers": circuit_breakers(thresholds),
+    }
+
+
+def least_request(balance: str) -> Json:
+    """Return how Envoy weighs active requests against weights.
+
+    Envoy schedules by weight / (active + 1)^bias. With a bias of 0 the share follows the weight
+    exactly. Only where all weights are equal does it compare two hosts' active requests instead.
+    """
+    return {
+        "active_request_bias": {
+            "default_value": ACTIVE_REQUEST_BIASES[balance],
+            "runtime_key": f"wattmesh.active_request_bias.{balance}",
+        }
     }

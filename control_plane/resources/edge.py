@@ -1,7 +1,7 @@
 """The edge's view: models become routes, pools become clusters, nodes become endpoints."""
 
 from control_plane.plan import Plan, PoolPlan
-from control_plane.resources.clusters import pool_cluster
+from control_plane.resources.clusters import least_request, pool_cluster
 from control_plane.resources.edge_routes import METADATA_NAMESPACE, edge_route_configuration
 from control_plane.resources.http import http_connection_manager
 from control_plane.resources.messages import (
@@ -23,12 +23,8 @@ _KEEPALIVE_TIMEOUT_S = 5.0
 
 def build_edge(plan: Plan, view: View) -> Resources:
     """Return an edge's resources."""
-    balances = {pool: model.balance for model in plan.models for pool, _ in model.routes}
     return Resources(
-        clusters=tuple(
-            cluster(_cluster(pool, balances.get(pool.pool, "proportional")))
-            for pool in sorted(plan.pools, key=_cluster_name)
-        ),
+        clusters=tuple(cluster(_cluster(pool)) for pool in sorted(plan.pools, key=_cluster_name)),
         endpoints=tuple(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
         listeners=(listener(_listener(plan, view)),),
         routes=(route_configuration(edge_route_configuration(EDGE, plan)),),
@@ -97,18 +93,9 @@ def _model_from_body() -> Json:
     }
 
 
-def _cluster(pool: PoolPlan, balance: str) -> Json:
+def _cluster(pool: PoolPlan) -> Json:
     value = pool_cluster(pool.pool.cluster, thresholds=pool.edge_thresholds)
-    if balance == "proportional":
-        # Without the bias of active requests the share follows the weight exactly; with it, a
-        # busy node would get less than its share. Only where all weights are equal does Envoy
-        # still compare the active requests of two nodes, and an idler one gets more.
-        value["least_request_lb_config"] = {
-            "active_request_bias": {
-                "default_value": 0.0,
-                "runtime_key": "wattmesh.edge.active_request_bias",
-            }
-        }
+    value["least_request_lb_config"] = least_request(pool.balance)
     value["typed_extension_protocol_options"] = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": f"{TYPE}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -5,7 +5,7 @@ import ipaddress
 from control_plane.fleet import EngineState
 from control_plane.identity import Pool
 from control_plane.plan import EnginePlan, NodePlan, Plan, Thresholds
-from control_plane.resources.clusters import circuit_breakers, pool_cluster
+from control_plane.resources.clusters import circuit_breakers, least_request, pool_cluster
 from control_plane.resources.edge_routes import POOL_HEADER
 from control_plane.resources.http import http_connection_manager, retry_policy
 from control_plane.resources.messages import (
@@ -33,7 +33,8 @@ def build_node(plan: Plan, view: View) -> Resources:
     if node is None:
         return Resources()
     pools = _engines_by_pool(node)
-    clusters = [_pool_cluster(pool, engines) for pool, engines in pools.items()]
+    balances = {pool.pool: pool.balance for pool in plan.pools}
+    clusters = [_pool_cluster(pool, engines, balances[pool]) for pool, engines in pools.items()]
     clusters += [_metrics_cluster(engine) for engine in node.engines]
     return Resources(
         clusters=tuple(cluster(value) for value in sorted(clusters, key=_name)),
@@ -136,7 +137,7 @@ def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> 
 _DEFAULT_SILENCE_S = 600.0  # of a pool that no model routes to any more
 
 
-def _pool_cluster(pool: Pool, engines: list[EnginePlan]) -> Json:
+def _pool_cluster(pool: Pool, engines: list[EnginePlan], balance: str) -> Json:
     """Return the cluster of a pool's engines on this node.
 
     Everything here follows from what the engines are, not from how they are: a sick engine or a
@@ -154,6 +155,7 @@ def _pool_cluster(pool: Pool, engines: list[EnginePlan]) -> Json:
     value["circuit_breakers"]["per_host_thresholds"] = [
         {"max_connections": max(engine.max_connections for engine in engines)}
     ]
+    value["least_request_lb_config"] = least_request(balance)
     value["health_checks"] = [_health_check()]
     value["metadata"] = {"filter_metadata": {"wattmesh": {"keep_alive_s": keep_alive_s}}}
     value["typed_extension_protocol_options"] = _http1(keep_alive_s)

@@ -62,7 +62,8 @@ def mesh(model_path: Path) -> Iterator[Mesh]:
         engine("node-a", 100, model_path, cores[0]),
         engine("node-b", 300, model_path, cores[-1]),
     ]
-    with Mesh(engines, ready_timeout_s=START_S) as mesh:
+    policy = {"defaults": {"balance": "proportional"}}
+    with Mesh(engines, policy=policy, ready_timeout_s=START_S) as mesh:
         yield mesh
 
 

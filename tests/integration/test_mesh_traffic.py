@@ -23,7 +23,11 @@ SMALL = EngineSetup(node="node-a", name="e1", gpu_power=100, extra={"max_num_seq
 LARGE = EngineSetup(node="node-b", name="e1", gpu_power=300, extra={"max_num_seqs": 32})
 ASLEEP = "acme/asleep"  # named by the policy, served by nobody
 LIMIT_BYTES = 256 * 1024
-POLICY = {"models": {ASLEEP: {}}, "max_request_size": "256KiB"}
+POLICY = {
+    "defaults": {"balance": "proportional"},  # weights are powers: 100 and 300 split 1:3
+    "models": {ASLEEP: {}},
+    "max_request_size": "256KiB",
+}
 
 
 @pytest.fixture(scope="module")

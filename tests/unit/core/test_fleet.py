@@ -27,9 +27,9 @@ def engine(**meta):
         pytest.param({"gpu_model": "NVIDIA A100-SXM4-80GB"}, 100, PowerSource.TABLE, id="table"),
         pytest.param(
             {"gpu_model": "NVIDIA A100-SXM4-80GB", "gpu_count": "8"},
-            800,
+            623.0,
             PowerSource.TABLE,
-            id="eight cards",
+            id="eight cards, at 0.92 for each doubling",
         ),
         pytest.param(
             {"gpu_model": "Voodoo 2"}, DEFAULT_GPU_POWER, PowerSource.DEFAULT, id="unknown card"

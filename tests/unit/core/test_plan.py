@@ -8,10 +8,16 @@ from control_plane.identity import Pool
 from control_plane.plan import DEFAULT_MAX_NUM_SEQS, plan_fleet
 from control_plane.policy import Policy, parse_policy
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
-from tests.support.builders import make_fleet, make_plan
+from tests.support import builders
+from tests.support.builders import make_fleet
 from tests.support.consul_json import consul_entry
 
 FOX = Pool("acme/fox")
+
+
+def make_plan(*entries, policy="", balance="proportional"):
+    """Return a plan whose weights are capacities, so that a test reads shares from them."""
+    return builders.make_plan(*entries, policy=f"defaults: {{balance: {balance}}}\n{policy}")
 
 
 def engine(node, power=100, *, number=0, **meta):
@@ -104,6 +110,91 @@ def test_more_power_never_means_less_weight(one, other):
     assume(one <= other)
     low, high = weights(make_plan(engine("n1", one), engine("n2", other))).values()
     assert low <= high
+
+
+@pytest.mark.parametrize(
+    ("powers", "expected"),
+    [
+        pytest.param([100, 300], [10_000, 90_000], id="squares"),
+        pytest.param([1, 3], [100, 900], id="small powers are scaled up together"),
+        pytest.param([700, 35], [490_000, 1225], id="the ratio is squared"),
+    ],
+)
+def test_latency_weights_are_squares_of_capacity(powers, expected):
+    entries = [engine(f"n{i}", power) for i, power in enumerate(powers)]
+    assert list(weights(make_plan(*entries, balance="latency")).values()) == expected
+
+
+def test_latency_counts_a_node_as_one_engine_of_its_summed_capacity():
+    plan = make_plan(
+        engine("n1", 100, number=0),
+        engine("n1", 100, number=1),
+        engine("n2", 200),
+        balance="latency",
+    )
+    assert [e.weight for e in plan.pools[0].endpoints] == [40_000, 40_000]
+
+
+@given(POWERS)
+def test_latency_weights_fit_uint32_on_every_node_and_edge(powers):
+    entries = [engine(f"n{i % 4}", repr(power), number=i) for i, power in enumerate(powers)]
+    plan = make_plan(*entries, balance="latency")
+    assert min(weights(plan).values()) >= 1
+    assert sum(weights(plan).values()) <= 2**32 - 1
+    assert 0 < sum(e.weight for e in plan.pools[0].endpoints) <= 2**32 - 1
+
+
+def table_engine(node, gpu, **meta):
+    entry = engine(node, gpu_model=gpu, **meta)
+    del entry["Service"]["Meta"]["gpu_power"]
+    return entry
+
+
+def mixed(prompt, output):
+    mix = f"{{prompt: {prompt}, output: {output}}}"
+    return f"models: {{acme/fox: {{prompt_output_mix: {mix}}}}}"
+
+
+def test_a_models_mix_decides_which_card_is_strong():
+    """An L40S has more compute than its bandwidth is worth; an A30 the other way round."""
+    entries = [table_engine("n1", "NVIDIA L40S"), table_engine("n2", "NVIDIA A30")]
+    mixes = {}
+    for mix in ((64, 1), (1, 4)):
+        plan = make_plan(*entries, policy=mixed(*mix))
+        mixes[mix] = [e.gpu_power for e in plan.engines]
+    assert mixes[64, 1][0] > 1.8 * mixes[64, 1][1]
+    assert mixes[1, 4][0] < 1.1 * mixes[1, 4][1]
+
+
+def test_a_power_cap_moves_prefill_heavy_weights_and_hardly_decode_heavy_ones():
+    left = {}
+    for mix in ((64, 1), (1, 16)):
+        free, capped = (
+            make_plan(
+                table_engine("n1", "NVIDIA H100 PCIe", gpu_power_limit_w=limit),
+                policy=mixed(*mix),
+            )
+            .engines[0]
+            .gpu_power
+            for limit in ("350", "200")
+        )
+        left[mix] = capped / free
+    assert left[64, 1] == pytest.approx(0.66, abs=0.06)
+    assert left[1, 16] == pytest.approx(0.93, abs=0.03)
+
+
+def test_declared_power_ignores_card_cap_and_mix():
+    entry = engine("n1", 77, gpu_model="NVIDIA L4", gpu_power_limit_w="40")
+    plan = make_plan(entry, policy=mixed(9, 1))
+    assert plan.engines[0].gpu_power == 77
+
+
+def test_a_correction_replaces_the_capacity_and_leaves_the_declared_power():
+    fleet = make_fleet(engine("n1", 400), engine("n2", 100))
+    policy = parse_policy(b"defaults: {balance: proportional}", source="p")
+    plan = plan_fleet(fleet, policy, 0.0, {"n1.e0": 100.0})
+    assert [(e.gpu_power, e.capacity) for e in plan.engines] == [(400, 100), (100, 100)]
+    assert weights(plan) == {"n1.e0": 100, "n2.e0": 100}
 
 
 def test_an_edge_sees_nodes_with_the_sum_of_their_live_engines():

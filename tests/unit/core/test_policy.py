@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.capacity import Mix
 from control_plane.documents import parse_duration_s, parse_size_bytes
 from control_plane.errors import InputError
 from control_plane.policy import ModelPolicy, Policy, parse_policy
@@ -35,7 +36,10 @@ def test_every_field():
         """
         max_request_size: 16MiB
         retry_after: 2500ms
-        defaults: {generation_timeout: 5m, balance: proportional}
+        defaults:
+          generation_timeout: 5m
+          balance: proportional
+          prompt_output_mix: {prompt: 512, output: 128}
         models:
           acme/fox:
             versions: {v1: 90, 2: 10}
@@ -45,7 +49,10 @@ def test_every_field():
     assert policy.max_request_bytes == 16 * 1024**2
     assert policy.retry_after_s == 3  # rounded up: nobody is told to come back too early
     assert policy.model("acme/fox") == ModelPolicy(
-        versions={"v1": 90, "2": 10}, generation_timeout_s=300
+        versions={"v1": 90, "2": 10},
+        generation_timeout_s=300,
+        balance="proportional",
+        mix=Mix(512, 128),
     )
     assert policy.model("acme/owl").generation_timeout_s == 30
     assert policy.model("never/heard").generation_timeout_s == 300
@@ -76,7 +83,7 @@ def test_all_errors_at_once():
     ]
     assert found["max_request_size"].value == "32"
     assert "MiB" in found["max_request_size"].expected
-    assert found["defaults.balance"].expected == "'proportional'"
+    assert found["defaults.balance"].expected == "'latency' or 'proportional'"
     assert found["default"].expected == "no such field"
 
 
@@ -148,6 +155,21 @@ def test_sizes():
     assert parse_size_bytes("32MiB") == 32 * 1024**2
     with pytest.raises(ValueError, match="with a unit"):
         parse_size_bytes("32MB")
+
+
+@pytest.mark.parametrize(
+    ("mix", "path"),
+    [
+        ("{prompt: 4}", ".output"),
+        ("{prompt: 0, output: 1}", ".prompt"),
+        ("{prompt: 4, output: .nan}", ".output"),
+        ("{prompt: '4', output: 1}", ".prompt"),
+        ("4:1", ""),
+    ],
+)
+def test_a_mix_is_two_numbers(mix, path):
+    found = problems(f"defaults: {{prompt_output_mix: {mix}}}")
+    assert list(found) == [f"defaults.prompt_output_mix{path}"]
 
 
 @given(st.text(max_size=200) | st.binary(max_size=100).map(lambda data: data.decode("latin-1")))

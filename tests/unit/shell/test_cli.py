@@ -13,7 +13,7 @@ import structlog
 import yaml
 
 from control_plane.cli import main
-from control_plane.cli.output import ENGINE_COLUMNS
+from control_plane.cli.output import PLAN_COLUMNS
 from tests.support.consul_json import consul_answer, consul_entry
 
 COMMANDS = (
@@ -128,7 +128,7 @@ def test_plan_as_a_table(run: Run, catalog: Path) -> None:
     ran = run("plan", "--catalog", catalog)
     assert (ran.status, ran.err) == (0, "")
     header, *rows = ran.out.splitlines()
-    assert header.split() == list(ENGINE_COLUMNS)
+    assert header.split() == list(PLAN_COLUMNS)
     assert "100 (metadata)" in rows[0]
     assert "75.0 %" in rows[1]
 
@@ -149,12 +149,15 @@ def test_plan_as_data(run: Run, catalog: Path, output: str) -> None:
         "gpu_count": None,
         "gpu_power": 300.0,
         "power_source": "metadata",
-        "weight": 300,
+        "capacity": 300.0,
+        "prefill_tokens_per_s": None,
+        "decode_tokens_per_s": None,
+        "weight": 90_000,
         "max_connections": 288,
         "state": "ready",
         "share": 0.75,
     }
-    assert value["pools"][0]["endpoints"][1]["weight"] == 300
+    assert value["pools"][0]["endpoints"][1]["weight"] == 90_000
 
 
 def test_plan_drops_a_bad_engine_and_tells_all_its_problems(run: Run, bad_catalog: Path) -> None:

@@ -27,9 +27,11 @@ def test_the_table_names_every_key() -> None:
         "max_request_size",
         "retry_after",
         "defaults.balance",
+        "defaults.prompt_output_mix",
         "defaults.generation_timeout",
         "models.<name>.versions",
         "models.<name>.balance",
+        "models.<name>.prompt_output_mix",
         "models.<name>.generation_timeout",
     ]
 
