@@ -103,6 +103,46 @@ def resources_command(
     print_table("", ("type", "name"), rows)
 
 
+@app.command("explain")
+def explain_command(
+    subject: Annotated[
+        str, typer.Argument(metavar="MODEL|ENGINE", help="A model, or an engine's ID.")
+    ],
+    catalog: CatalogFile,
+    policy: PolicyFile = None,
+    output: OutputForm = Output.TABLE,
+) -> None:
+    """Print every step from an engine's metadata to its weight, with units. Needs no network.
+
+    Example: wattmesh explain acme/fox-7b --catalog catalog.json --policy policy.yaml
+    """
+    from control_plane.cli.compare import print_explanation
+
+    print_explanation(subject, catalog, policy, output)
+
+
+@app.command("diff")
+def diff_command(
+    catalog: CatalogFile,
+    policy: PolicyFile = None,
+    to_catalog: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The changed catalog; default: the same.")
+    ] = None,
+    to_policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The changed policy; default: the same.")
+    ] = None,
+    output: OutputForm = Output.TABLE,
+) -> None:
+    """Print what a changed catalog or policy would move; exit 1 when anything would.
+
+    Example: wattmesh diff --catalog now.json --to-catalog capped.json --policy policy.yaml
+    """
+    from control_plane.cli.compare import print_diff
+
+    before, after = (catalog, policy), (to_catalog or catalog, to_policy or policy)
+    raise typer.Exit(FINDING if print_diff(before, after, output) else OK)
+
+
 @app.command("validate")
 def validate_command(
     catalog: CatalogFile, policy: PolicyFile = None, output: OutputForm = Output.TABLE

@@ -7,7 +7,7 @@ from typing import Any
 from control_plane.catalog import parse_catalog
 from control_plane.catalog_files import read_file
 from control_plane.errors import InputError, Problem
-from control_plane.fleet import build_fleet
+from control_plane.fleet import Fleet, build_fleet
 from control_plane.plan import Plan, plan_fleet
 from control_plane.policy import Policy, parse_policy
 from engines.gpu import load_gpu_table
@@ -17,6 +17,12 @@ _EDGE_LISTENER = ("127.0.0.1", 10000)  # of the edge whose resources are shown o
 
 def load_plan(catalog: Path, policy: Path | None) -> Plan:
     """Return the plan of two files. Raise InputError with the problems of both at once."""
+    fleet, parsed_policy = load_inputs(catalog, policy)
+    return plan_fleet(fleet, parsed_policy, time.time())
+
+
+def load_inputs(catalog: Path, policy: Path | None) -> tuple[Fleet, Policy]:
+    """Return what a plan is made of. Raise InputError with the problems of both files at once."""
     problems: list[Problem] = []
     parsed_catalog = parsed_policy = None
     try:
@@ -29,7 +35,7 @@ def load_plan(catalog: Path, policy: Path | None) -> Plan:
         problems += error.problems
     if parsed_catalog is None or parsed_policy is None:
         raise InputError(problems)
-    return plan_fleet(build_fleet(parsed_catalog, load_gpu_table()), parsed_policy, time.time())
+    return build_fleet(parsed_catalog, load_gpu_table()), parsed_policy
 
 
 def load_policy(path: Path | None) -> Policy:
@@ -75,10 +81,17 @@ def payload_violations(plan: Plan) -> list[str]:
     ]
 
 
+def edge_view() -> Any:
+    """Return the view of the edge that is shown offline."""
+    from control_plane.resources import View  # noqa: PLC0415
+
+    address, port = _EDGE_LISTENER
+    return View(role="edge", listen_address=address, listen_port=port)
+
+
 def _view(role: str, node_id: str) -> Any:
     from control_plane.resources import View  # noqa: PLC0415
 
     if role == "node":
         return View(role="node", node_id=node_id)
-    address, port = _EDGE_LISTENER
-    return View(role="edge", listen_address=address, listen_port=port)
+    return edge_view()
