@@ -90,8 +90,9 @@ def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
         by_node.setdefault(entry.node, []).append(entry)
     nodes: dict[tuple[str, int], Node] = {}
     problems = list(catalog.problems)
+    cards = _Cards(gpus)
     for node_id in sorted(by_node):
-        node, found = _build_node(node_id, by_node[node_id], gpus)
+        node, found = _build_node(node_id, by_node[node_id], cards)
         problems += found
         rival = nodes.setdefault((node.address, node.port), node)
         if rival is not node:
@@ -102,13 +103,13 @@ def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
             ]
     return Fleet(
         nodes=tuple(nodes.values()),
-        reference=reference_capacity(gpus),
+        reference=cards.reference,
         problems=tuple(problems),
     )
 
 
 def _build_node(
-    node_id: str, entries: Sequence[CatalogEntry], gpus: GpuTable
+    node_id: str, entries: Sequence[CatalogEntry], cards: "_Cards"
 ) -> tuple[Node, list[Problem]]:
     """Return one node. Its listener is the one that most engines name (ties: the lowest)."""
     votes = Counter((entry.address, entry.port) for entry in entries)
@@ -128,18 +129,17 @@ def _build_node(
             problems.append(_contradiction(entry, "socket", socket, expected))
         else:
             sockets[socket] = entry.id
-            engine, found = _build_engine(entry, gpus)
+            engine, found = _build_engine(entry, cards)
             engines.append(engine)
             problems += found
     node = Node(id=node_id, address=address, port=port, engines=tuple(engines))
     return node, problems
 
 
-def _build_engine(entry: CatalogEntry, gpus: GpuTable) -> tuple[Engine, list[Problem]]:
+def _build_engine(entry: CatalogEntry, cards: "_Cards") -> tuple[Engine, list[Problem]]:
     metadata = entry.metadata
-    facts = _facts(metadata, gpus)
-    capacity = engine_capacity(facts) if facts else None
-    power, source, problems = _power(entry, capacity, gpus)
+    facts, capacity, table_power = cards.look_up(metadata)
+    power, source, problems = _power(entry, table_power)
     engine = Engine(
         id=entry.id,
         name=entry.engine,
@@ -158,32 +158,59 @@ def _build_engine(entry: CatalogEntry, gpus: GpuTable) -> tuple[Engine, list[Pro
     return engine, problems
 
 
-def _facts(metadata: EngineMetadata, gpus: GpuTable) -> GpuFacts | None:
-    if metadata.gpu_model is None:
-        return None
-    spec, compute_share, memory_share = find_gpu(gpus, metadata.gpu_model)
-    if spec is None:
-        return None
-    return GpuFacts(
-        spec=spec,
-        count=metadata.gpu_count or metadata.tensor_parallel_size or 1,
-        compute_share=compute_share,
-        memory_share=memory_share,
-        power_limit_w=metadata.gpu_power_limit_w,
-        power_default_w=metadata.gpu_power_default_w,
-    )
+class _Cards:
+    """The GPU table with what was looked up already: a fleet has few kinds of cards."""
+
+    def __init__(self, gpus: GpuTable) -> None:
+        self.reference = reference_capacity(gpus)
+        self._gpus = gpus
+        self._known: dict[_CardKey, _Card] = {}
+
+    def look_up(self, metadata: EngineMetadata) -> "_Card":
+        """Return facts, capacity and gpu_power of an engine's GPUs; None for those unknown."""
+        key = (
+            metadata.gpu_model,
+            metadata.gpu_count or metadata.tensor_parallel_size or 1,
+            metadata.gpu_power_limit_w,
+            metadata.gpu_power_default_w,
+        )
+        if key not in self._known:
+            self._known[key] = self._work_out(*key)
+        return self._known[key]
+
+    def _work_out(
+        self, model: str | None, count: int, limit_w: float | None, default_w: float | None
+    ) -> "_Card":
+        if model is None:
+            return None, None, None
+        spec, compute_share, memory_share = find_gpu(self._gpus, model)
+        if spec is None:
+            return None, None, None
+        facts = GpuFacts(
+            spec=spec,
+            count=count,
+            compute_share=compute_share,
+            memory_share=memory_share,
+            power_limit_w=limit_w,
+            power_default_w=default_w,
+        )
+        capacity = engine_capacity(facts)
+        return facts, capacity, relative_power(capacity, DEFAULT_MIX, self.reference)
+
+
+_CardKey = tuple[str | None, int, float | None, float | None]
+_Card = tuple[GpuFacts | None, Capacity | None, float | None]
 
 
 def _power(
-    entry: CatalogEntry, capacity: Capacity | None, gpus: GpuTable
+    entry: CatalogEntry, table_power: float | None
 ) -> tuple[float, PowerSource, list[Problem]]:
     """Return gpu_power: what is declared wins, then the table, then the default, flagged."""
     metadata = entry.metadata
     if metadata.gpu_power is not None:
         return metadata.gpu_power, PowerSource.METADATA, []
-    if capacity is not None:
-        power = relative_power(capacity, DEFAULT_MIX, reference_capacity(gpus))
-        return power, PowerSource.TABLE, []
+    if table_power is not None:
+        return table_power, PowerSource.TABLE, []
     problem = Problem(
         source="catalog",
         path=f"{entry.id}.gpu_model",
