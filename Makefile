@@ -11,10 +11,10 @@ COVERAGE := --cov --cov-branch --cov-report=term:skip-covered
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help up test check format lint lock clean
+.PHONY: help up test check bench-balance format lint lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }'
 
 $(VENV)/.ready: .ci/locks/mesh.txt pyproject.toml
 	@echo "==> setting up $(VENV) from .ci/locks/mesh.txt"
@@ -38,6 +38,9 @@ test: $(VENV)/.ready ## set up everything and run every check and test (ARGS= fo
 
 check: lint ## format check, lint, types, and the tests that need no vLLM
 	@pytest $(COVERAGE) tests --ignore=tests/e2e $(ARGS)
+
+bench-balance: $(VENV)/.ready ## compare balancers over unequal engines behind real Envoys (ARGS="--seconds 30 --rounds 3")
+	@python -m tests.load.bench_balance $(ARGS)
 
 lint: $(VENV)/.ready ## format check, ruff and mypy
 	@ruff format --check --quiet

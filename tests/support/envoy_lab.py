@@ -18,9 +18,9 @@ from control_plane.ads import AdsService, serve_ads
 from control_plane.bootstrap import render_bootstrap
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
-from control_plane.resources import build_resources
-from control_plane.snapshot import make_snapshot
-from control_plane.store import SnapshotStore
+from control_plane.resources import View, build_resources
+from control_plane.snapshot import Snapshot, make_snapshot
+from control_plane.store import Render, SnapshotStore
 from tests.support import paths
 from tests.support.envoy import EnvoyAdmin
 from tests.support.eventually import eventually
@@ -30,12 +30,10 @@ from tests.support.ports import free_ports
 class Lab:
     """An ADS server, its Envoys and its echoing engines, below one directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, render: Render) -> None:
         self.root = root
         self.metrics = Metrics()
-        self.store = SnapshotStore(
-            lambda plan, view: make_snapshot(build_resources(plan, view)), self.metrics
-        )
+        self.store = SnapshotStore(render, self.metrics)
         self.service = AdsService(self.store, self.metrics)
         self.edge_port, self.node_port = free_ports(2)
         self.received: list[web.Request] = []
@@ -136,10 +134,15 @@ class Lab:
         )
 
 
+def as_built(plan: Plan, view: View) -> Snapshot:
+    """Render a plan as the product does."""
+    return make_snapshot(build_resources(plan, view))
+
+
 @contextlib.asynccontextmanager
-async def running_lab(root: Path) -> AsyncIterator[Lab]:
+async def running_lab(root: Path, render: Render = as_built) -> AsyncIterator[Lab]:
     """Serve a lab's ADS on its socket."""
-    lab = Lab(root)
+    lab = Lab(root, render)
     async with serve_ads(lab.service, [UnixSocket(str(root / "xds.sock"))]):
         yield lab
 
