@@ -150,8 +150,11 @@ def _weight_steps(planned: EnginePlan, model: ModelPlan, plan: Plan) -> Iterator
         how = f"the engine is {planned.state.value}: only ready ones get new requests"
         yield Step(what="weight", value="none", how=how)
         return
-    peers = [engine.capacity for engine in plan.engines if engine.pool == planned.pool]
-    scale = weight_scale(peers, model.balance)
+    peers = [
+        [engine.capacity for engine in node.engines if engine.pool == planned.pool]
+        for node in plan.nodes
+    ]
+    scale = weight_scale((capacities for capacities in peers if capacities), model.balance)
     bias = ACTIVE_REQUEST_BIASES[model.balance]
     yield Step(
         what="weight",

@@ -127,12 +127,7 @@ def plan_fleet(
         engine: corrections.get(engine, gpu_power) for engine, gpu_power in powers.items()
     }
     by_pool = _engines_by_pool(fleet)
-    scales = {
-        pool: weight_scale(
-            [capacities[engine.id] for engine in engines], policy.model(pool.model).balance
-        )
-        for pool, engines in by_pool.items()
-    }
+    scales = _scales(fleet, policy, capacities)
     nodes = tuple(_plan_node(node, scales, powers, capacities) for node in fleet.nodes)
     members = _members_by_pool(nodes)
     by_model: dict[str, dict[Pool, list[Engine]]] = {}
@@ -173,6 +168,20 @@ def _engines_by_pool(fleet: Fleet) -> dict[Pool, list[Engine]]:
         for engine in node.engines:
             by_pool.setdefault(engine.pool, []).append(engine)
     return by_pool
+
+
+def _scales(
+    fleet: Fleet, policy: Policy, capacities: Mapping[str, float]
+) -> dict[Pool, WeightScale]:
+    by_node: dict[Pool, dict[str, list[float]]] = {}
+    for node in fleet.nodes:
+        for engine in node.engines:
+            nodes = by_node.setdefault(engine.pool, {})
+            nodes.setdefault(node.id, []).append(capacities[engine.id])
+    return {
+        pool: weight_scale(nodes.values(), policy.model(pool.model).balance)
+        for pool, nodes in by_node.items()
+    }
 
 
 def _powers(fleet: Fleet, policy: Policy) -> dict[str, float]:

@@ -24,7 +24,7 @@ def engine(node, power=100, *, number=0, **meta):
     socket = f"/run/{number}.sock"
     return consul_entry(
         f"{node}.e{number}",
-        port=1000 + int(node[1:]),
+        port=1000 + int(node[1:]) % 60_000,
         gpu_power=str(power),
         socket=socket,
         **meta,
@@ -115,12 +115,12 @@ def test_more_power_never_means_less_weight(one, other):
 @pytest.mark.parametrize(
     ("powers", "expected"),
     [
-        pytest.param([100, 300], [10_000, 90_000], id="squares"),
-        pytest.param([1, 3], [100, 900], id="small powers are scaled up together"),
-        pytest.param([700, 35], [490_000, 1225], id="the ratio is squared"),
+        pytest.param([10, 30], [1000, 27_000], id="cubes"),
+        pytest.param([1, 3], [100, 2700], id="small powers are scaled up together"),
+        pytest.param([70, 7], [343_000, 343], id="the ratio is cubed"),
     ],
 )
-def test_latency_weights_are_squares_of_capacity(powers, expected):
+def test_latency_weights_are_cubes_of_capacity(powers, expected):
     entries = [engine(f"n{i}", power) for i, power in enumerate(powers)]
     assert list(weights(make_plan(*entries, balance="latency")).values()) == expected
 
@@ -132,7 +132,17 @@ def test_latency_counts_a_node_as_one_engine_of_its_summed_capacity():
         engine("n2", 200),
         balance="latency",
     )
-    assert [e.weight for e in plan.pools[0].endpoints] == [40_000, 40_000]
+    assert [e.weight for e in plan.pools[0].endpoints] == [8_000_000, 8_000_000]
+
+
+def test_a_large_pool_keeps_its_ratios():
+    """2,000 hosts of eight engines, two kinds of card: no weight sinks to where rounding tells."""
+    entries = [engine(f"n{i}", (100, 230)[i % 2], number=k) for i in range(2000) for k in range(8)]
+    plan = make_plan(*entries, balance="latency")
+    strong, weak = max(weights(plan).values()), min(weights(plan).values())
+    assert weak >= 100
+    assert strong / weak == pytest.approx(2.3**3, rel=0.01)
+    assert sum(endpoint.weight for endpoint in plan.pools[0].endpoints) <= 2**32 - 1
 
 
 @given(POWERS)
