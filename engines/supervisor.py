@@ -23,6 +23,7 @@ logger = structlog.get_logger()
 _STEADY_S = 60.0
 _BACK_OFF = wait_exponential_jitter(multiplier=0.5, max=30.0, exp_base=2, jitter=0.5)
 _KILL_GRACE_S = 2.0
+_POLL_S = 0.02
 _TAIL_BYTES = 2000
 
 
@@ -110,8 +111,13 @@ class Supervised:
             except TimeoutError:
                 logger.warning("did not end in time, killed", name=self.command.name)
         _signal_group(process.pid, signal.SIGKILL)
-        async with asyncio.timeout(_KILL_GRACE_S):
-            await process.wait()
+        try:
+            async with asyncio.timeout(_KILL_GRACE_S):
+                await process.wait()
+                while _signal_group(process.pid, 0):  # noqa: ASYNC110 the kernel rings no bell
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            logger.warning("processes outlive SIGKILL", name=self.command.name, group=process.pid)
         self._process = None
 
     def _tail(self) -> list[str]:
@@ -127,8 +133,10 @@ def _back_off_s(failures: int) -> float:
     return float(_BACK_OFF(state))
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
+def _signal_group(pid: int, number: int) -> bool:
+    """Signal a process group; return whether anybody of it is left. 0 only asks."""
     try:
         os.killpg(pid, number)
-    except ProcessLookupError:
-        return  # everybody is gone already
+    except (ProcessLookupError, PermissionError):  # gone, or the number is somebody else's now
+        return False
+    return True
