@@ -1,5 +1,6 @@
 """`python -m engines.simulator`: one simulated engine on a Unix socket."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -41,7 +42,7 @@ def main(
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         keep_alive_s=keep_alive,
-        socket_mode=int(socket_mode, 8),
+        socket_mode=_mode(socket_mode),
         seed=seed,
     )
     try:
@@ -49,6 +50,12 @@ def main(
     except SocketError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
+
+
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise typer.BadParameter(f"{text!r} is not octal, e.g. 0660", param_hint="--socket-mode")
+    return int(text, 8)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ class Batch:
     ) -> AsyncGenerator[str, None]:
         """Yield one word per token, each when the batch has it. Leaving early frees the slot."""
         arrived = time.monotonic()
-        with self._metrics.waiting.track_inprogress():
-            await self._slots.acquire()
+        await self._wait_for_a_slot()
         self._running += 1
         held = 0
         finished = "abort"
@@ -57,6 +56,15 @@ class Batch:
             self._slots.release()
             self._metrics.finished(finished)
             self._metrics.e2e_latency.observe(time.monotonic() - arrived)
+
+    async def _wait_for_a_slot(self) -> None:
+        """Return with a slot held. A caller that gives up before is counted, like any abort."""
+        with self._metrics.waiting.track_inprogress():
+            try:
+                await self._slots.acquire()
+            except asyncio.CancelledError:
+                self._metrics.finished("abort")
+                raise
 
     def _hold(self, tokens: int) -> int:
         self._tokens += tokens

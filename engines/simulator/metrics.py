@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _LABELS = ("model_name", "engine")
+_REASONS = ("stop", "length", "abort", "error", "repetition")  # vLLM's FinishReason
 _LATENCIES_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -39,9 +40,11 @@ class EngineMetrics:
             registry=registry,
         )
         self._labels = labels
+        for reason in _REASONS:  # as vLLM does: a rate over a series that is new misses its first
+            self._success.labels(**labels, finished_reason=reason)
 
     def finished(self, reason: str) -> None:
-        """Count a request that ended: "length", "stop" or "abort"."""
+        """Count a request that ended: one of vLLM's reasons, "length" or "abort" here."""
         self._success.labels(**self._labels, finished_reason=reason).inc()
 
     def render(self) -> bytes:

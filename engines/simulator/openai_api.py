@@ -52,26 +52,15 @@ def parse_generation(
 ) -> Generation:
     """Return what a body asks for. Raise ApiError when it cannot be served."""
     request = _object(body)
-    if request.get("model") != model:
-        raise ApiError(404, "The model of the request does not exist.", "model")
+    _check_model(request, model)
     prompt = _chat_text(request) if chat else _prompt_text(request)
     prompt_tokens = count_tokens(prompt)
-    max_tokens = _max_tokens(request)
-    if prompt_tokens + max_tokens > max_model_len:
-        raise ApiError(
-            400,
-            f"This model's maximum context length is {max_model_len} tokens; "
-            f"the prompt has {prompt_tokens} and {max_tokens} were asked for.",
-            "max_tokens",
-        )
-    stream = request.get("stream", False)
-    if not isinstance(stream, bool | None):
-        raise ApiError(400, "stream must be true or false.", "stream")
+    max_tokens = _max_tokens(request, prompt_tokens, max_model_len)
     return Generation(
         chat=chat,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
-        stream=bool(stream),
+        stream=_stream(request),
         seed=seed,
     )
 
@@ -110,7 +99,54 @@ def _prompt_text(request: Mapping[str, object]) -> str:
     raise ApiError(400, "prompt must be a text or a list that is not empty.", "prompt")
 
 
-def _max_tokens(request: Mapping[str, object]) -> int:
+def _check_model(request: Mapping[str, object], served: str) -> None:
+    """Raise ApiError for another model's name; like vLLM, no name means the one served."""
+    model = request.get("model")
+    if not isinstance(model, str | None):
+        raise ApiError(400, "model must be a text.", "model")
+    if model and model != served:
+        raise ApiError(404, "The model of the request does not exist.", "model")
+
+
+def _stream(request: Mapping[str, object]) -> bool:
+    """Return whether the answer is streamed. Usage is always told, so no stream option counts."""
+    stream = request.get("stream", False)
+    if not isinstance(stream, bool | None):
+        raise ApiError(400, "stream must be true or false.", "stream")
+    options = request.get("stream_options")
+    if not isinstance(options, dict | None):
+        raise ApiError(400, "stream_options must be an object.", "stream_options")
+    if options and not stream:
+        raise ApiError(
+            400, "Stream options can only be defined when `stream=True`.", "stream_options"
+        )
+    return bool(stream)
+
+
+def _max_tokens(request: Mapping[str, object], prompt_tokens: int, max_model_len: int) -> int:
+    """Return how many tokens to make; the default shrinks to what the prompt leaves."""
+    left = max_model_len - prompt_tokens
+    if left < 1:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens; "
+            f"the prompt has {prompt_tokens}.",
+            "input_tokens",
+        )
+    asked = _asked_tokens(request)
+    if asked is None:
+        return min(DEFAULT_MAX_TOKENS, left)
+    if asked > left:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens; "
+            f"the prompt has {prompt_tokens} and {asked} were asked for.",
+            "max_tokens",
+        )
+    return asked
+
+
+def _asked_tokens(request: Mapping[str, object]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         value = request.get(name)
         if value is None:
@@ -118,7 +154,7 @@ def _max_tokens(request: Mapping[str, object]) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ApiError(400, f"{name} must be a whole number of at least 1.", name)
         return value
-    return DEFAULT_MAX_TOKENS
+    return None
 
 
 def answer(generation: Generation, *, model: str, request_id: str, text: str) -> dict[str, object]:

@@ -30,12 +30,12 @@ from engines.simulator.openai_api import (
     parse_generation,
 )
 from engines.simulator.service_model import ServiceModel
-from engines.sockets import claim_socket, release_socket
+from engines.sockets import SocketError, claim_socket, release_socket
 
 logger = structlog.get_logger()
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-_STOP_GRACE_S = 30.0
+_STOP_GRACE_S = 28.0  # a supervisor kills after 30 s; what is cut off still needs time to exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class EngineOptions:
     keep_alive_s: float
     socket_mode: int
     seed: int
+    stop_grace_s: float = _STOP_GRACE_S  # running requests may take this long to end
 
 
 class SimulatedEngine:
@@ -152,26 +153,57 @@ class SimulatedEngine:
 
 
 async def serve(options: EngineOptions) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what runs and remove the socket."""
+    """Serve until SIGTERM or SIGINT, then finish what runs."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):  # before there is a socket to leave behind
+        loop.add_signal_handler(number, stop.set)
+    async with serving(options):
+        await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def serving(options: EngineOptions) -> AsyncIterator[None]:
+    """Serve while entered; on leaving take no new caller and finish what runs, within the grace.
+
+    Raise SocketError when the path cannot be served. The socket is removed before the drain, while
+    we still listen on it and nobody else can have claimed the path: after the drain the file there
+    may be the socket of a successor.
+    """
     claim_socket(options.uds)
-    os.umask(0o777 & ~options.socket_mode)  # the socket is bound with this mode, not given it later
     runner = web.AppRunner(
         SimulatedEngine(options).application(),
         handler_cancellation=True,
         keepalive_timeout=options.keep_alive_s,
         access_log=None,
-        shutdown_timeout=_STOP_GRACE_S,
+        # aiohttp waits this long twice, for handlers and then for their tasks, before it cancels
+        shutdown_timeout=options.stop_grace_s / 2,
     )
     await runner.setup()
-    await web.UnixSite(runner, options.uds).start()
-    logger.info("SIMULATED engine serves; it is not vLLM", model=options.model, uds=options.uds)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    await runner.cleanup()
-    release_socket(options.uds)
+    try:
+        await _listen(runner, options)
+        logger.info("SIMULATED engine serves; it is not vLLM", model=options.model, uds=options.uds)
+        try:
+            yield
+        finally:
+            release_socket(options.uds)
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, options: EngineOptions) -> None:
+    """Bind the socket with its mode from the first moment on, not given it later."""
+    previous = os.umask(0o777 & ~options.socket_mode)
+    try:
+        await web.UnixSite(runner, options.uds).start()
+    except OSError as error:
+        raise SocketError(
+            options.uds,
+            f"cannot be bound ({error.strerror})",
+            "a directory that exists and that this process may write to",
+        ) from error
+    finally:
+        os.umask(previous)
 
 
 @web.middleware
