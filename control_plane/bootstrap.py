@@ -37,7 +37,16 @@ def render_bootstrap(
         metadata["tls"] = tls_cert is not None
         if tls_cert is not None and tls_key is not None:
             static["secrets"] = [_certificate(tls_cert, tls_key)]
-    return yaml.safe_dump(bootstrap, sort_keys=False)
+    return yaml.dump(bootstrap, Dumper=_QuotingDumper, sort_keys=False)
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Quotes every text: Envoy's YAML reads a plain n or y as a boolean, Python's does not."""
+
+
+_QuotingDumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
 
 
 def template_path(role: str) -> Path:

@@ -1,0 +1,64 @@
+"""The bootstraps, as the real Envoy reads them."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.bootstrap import render_bootstrap, template_path
+from tests.support import paths
+
+pytestmark = pytest.mark.envoy
+XDS = UnixSocket("/tmp/xds.sock")
+
+
+def render(role, **more):
+    values = {"node_id": "n1", "xds_address": XDS, "admin_socket": "/tmp/admin.sock"} | more
+    listen = HostPort("127.0.0.1", 10000) if role == "edge" else None
+    return render_bootstrap(role=role, listen=listen, **values)
+
+
+@pytest.mark.parametrize("role", ["edge", "node"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({}, id="as usual"),
+        pytest.param({"node_id": "n"}, id="a name that YAML may read as false"),
+        pytest.param({"node_id": "1e3"}, id="a name that reads as a number"),
+        pytest.param({"node_id": 'a": {b: "c'}, id="a name with YAML in it"),
+        pytest.param({"xds_address": HostPort("10.0.0.1", 18000)}, id="xDS by IP"),
+        pytest.param({"xds_address": HostPort("control.example", 18000)}, id="xDS by name"),
+    ],
+)
+def test_envoy_accepts_it(short_tmp_path, role, values):
+    file = short_tmp_path / "bootstrap.yaml"
+    file.write_text(render(role, **values))
+    argv = [str(paths.envoy()), "--mode", "validate", "-c", str(file), "--disable-hot-restart"]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr[-500:]
+
+
+def test_what_is_set_is_what_was_asked():
+    bootstrap = yaml.safe_load(render("edge", tls_cert="/c.pem", tls_key="/k.pem"))
+    assert bootstrap["node"]["metadata"] == {
+        "role": "edge",
+        "listen_address": "127.0.0.1",
+        "listen_port": 10000,
+        "tls": True,
+    }
+    assert bootstrap["admin"]["address"]["pipe"] == {"path": "/tmp/admin.sock", "mode": 0o600}
+    (secret,) = bootstrap["static_resources"]["secrets"]
+    assert secret["tls_certificate"]["private_key"] == {"filename": "/k.pem"}
+    back_off = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"][0]["envoy_grpc"]
+    assert back_off["retry_policy"]["retry_back_off"] == {
+        "base_interval": "0.2s",
+        "max_interval": "1s",
+    }
+
+
+def test_an_edge_needs_an_address_and_a_role_its_template():
+    with pytest.raises(ValueError, match="listen"):
+        render_bootstrap(role="edge", node_id="e", xds_address=XDS, admin_socket="/a")
+    with pytest.raises(FileNotFoundError, match="no bootstrap template"):
+        template_path("nope")
