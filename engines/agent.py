@@ -23,7 +23,7 @@ from engines.registrar import (
     RegistryError,
     UnknownServiceError,
 )
-from engines.sockets import claim_socket, make_socket_directory, release_socket
+from engines.sockets import claim_socket, make_socket_directory, release_socket, restrict_socket
 from engines.supervisor import Supervised
 
 logger = structlog.get_logger()
@@ -78,7 +78,7 @@ class EngineAgent:
                 try:
                     async with session.get("http://engine/health") as response:
                         misses = 0
-                        self._set_healthy(healthy=response.status == 200)
+                        self._note_answer(response.status)
                 except TimeoutError:
                     misses += 1
                     if misses >= _MISSES:
@@ -154,6 +154,11 @@ class EngineAgent:
         )
         self._registered_state = state
         logger.info("registered", engine=self.id, state=state)
+
+    def _note_answer(self, status: int) -> None:
+        if status == 200 and not self.healthy:
+            restrict_socket(self._socket)
+        self._set_healthy(healthy=status == 200)
 
     def _set_healthy(self, *, healthy: bool) -> None:
         if healthy == self.healthy:

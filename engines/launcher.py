@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.node_config import EngineSpec, NodeConfig
-from engines.sockets import SOCKET_UMASK
+from engines.sockets import ENGINE_UMASK
 
 _VLLM_ENTRY = str(Path(__file__).with_name("vllm_entry.py"))
 
@@ -27,7 +27,7 @@ class Command:
 
 
 def engine_command(config: NodeConfig, engine: EngineSpec, *, vllm_python: str) -> Command:
-    """Return how to start an engine. Its socket's mode follows the umask."""
+    """Return how to start an engine."""
     argv, env = (
         _vllm(config, engine, vllm_python)
         if engine.launcher == "vllm"
@@ -37,7 +37,7 @@ def engine_command(config: NodeConfig, engine: EngineSpec, *, vllm_python: str) 
         name=engine.name,
         argv=tuple(argv),
         env={**os.environ, **env, **engine.env},
-        umask=SOCKET_UMASK,
+        umask=ENGINE_UMASK,
     )
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from control_plane.errors import WattmeshError, shown
 from control_plane.metadata import socket_path_fault
 
-SOCKET_UMASK = 0o117  # a socket bound under it gets 0660: owner and group connect, nobody else
+SOCKET_UMASK = 0o117  # for the moment of a bind: the socket is 0660 from the start
+ENGINE_UMASK = 0o007  # what an engine creates is for its user and group, nobody else
+SOCKET_MODE = 0o660
 _DIRECTORY_MODE = 0o2750  # setgid: sockets made inside belong to the directory's group
 _PROBE_TIMEOUT_S = 1.0
 
@@ -48,6 +50,15 @@ def claim_socket(path: str) -> None:
     if is_listening(path):
         raise SocketError(path, "has a live server", "a path that no other process serves")
     Path(path).unlink(missing_ok=True)
+
+
+def restrict_socket(path: str) -> None:
+    """Give a socket its mode. Under ENGINE_UMASK it was never open to others before.
+
+    A umask that gave sockets this mode would take the search bit from directories too, and with
+    it every temporary directory from an engine that does not run as root.
+    """
+    Path(path).chmod(SOCKET_MODE)
 
 
 def release_socket(path: str) -> None:

@@ -74,6 +74,12 @@ def test_real_vllm_answers_over_both_protocols(mesh: Mesh) -> None:
         assert answer.json()["usage"]["completion_tokens"] == 5
 
 
+def test_sockets_of_vllm_are_for_owner_and_group(mesh: Mesh) -> None:
+    for setup in mesh.engines:
+        socket = mesh.root / setup.node / f"{setup.name}.sock"
+        assert socket.stat().st_mode & 0o777 == 0o660
+
+
 def test_no_vllm_process_listens_on_tcp(mesh: Mesh) -> None:
     for setup in mesh.engines:
         pids = mesh.engine_pids(setup)

@@ -6,7 +6,7 @@ import pytest
 
 from engines.launcher import engine_command
 from engines.node_config import parse_node
-from engines.sockets import SOCKET_UMASK
+from engines.sockets import ENGINE_UMASK
 
 NODE = b"""
 node: node-a
@@ -47,7 +47,7 @@ def test_vllm():
     assert option(command, "--tensor-parallel-size") == "2"
     assert command.argv[-1] == "--enforce-eager"
     assert not {"--host", "--port"} & set(command.argv)
-    assert command.umask == SOCKET_UMASK
+    assert command.umask == ENGINE_UMASK
 
 
 def test_vllm_logs_no_prompt_and_always_reports_usage():

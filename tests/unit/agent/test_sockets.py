@@ -8,12 +8,13 @@ import stat
 import pytest
 
 from engines.sockets import (
-    SOCKET_UMASK,
+    ENGINE_UMASK,
     SocketError,
     claim_socket,
     is_listening,
     make_socket_directory,
     release_socket,
+    restrict_socket,
 )
 
 
@@ -104,9 +105,12 @@ def test_sockets_in_the_directory_are_for_owner_and_group(short_tmp_path):
     mode = (short_tmp_path / "run").stat().st_mode
     assert mode & stat.S_ISGID
     assert mode & 0o777 == 0o750
-    old = os.umask(SOCKET_UMASK)
+    old = os.umask(ENGINE_UMASK)
     try:
         listen(short_tmp_path / "run" / "e.sock").close()
     finally:
         os.umask(old)
-    assert (short_tmp_path / "run" / "e.sock").stat().st_mode & 0o777 == 0o660
+    path = short_tmp_path / "run" / "e.sock"
+    assert path.stat().st_mode & 0o007 == 0
+    restrict_socket(str(path))
+    assert path.stat().st_mode & 0o777 == 0o660

@@ -16,7 +16,7 @@ from tests.support.processes import command_line
 
 def supervised(path, code, **options):
     command = Command(
-        name="stub", argv=(sys.executable, "-c", code), env=dict(os.environ), umask=0o117
+        name="stub", argv=(sys.executable, "-c", code), env=dict(os.environ), umask=0o007
     )
     return Supervised(command, log_dir=path, **options)
 
