@@ -39,6 +39,8 @@ def check_resources(resources: Resources) -> tuple[str, ...]:
         violations += _check_assignment(assignment)
     for routes in resources.routes:
         violations += _check_routes(routes)
+    for layer in resources.runtimes:
+        violations += _check_runtime(layer)
     violations += _check_references(resources)
     violations += _check_locality_weights(resources)
     return tuple(violations)
@@ -50,6 +52,7 @@ def _names(resources: Resources) -> dict[str, list[str]]:
         "endpoints": [assignment.cluster_name for assignment in resources.endpoints],
         "listener": [listener.name for listener in resources.listeners],
         "routes": [routes.name for routes in resources.routes],
+        "runtime layer": [layer.name for layer in resources.runtimes],
     }
 
 
@@ -177,6 +180,13 @@ def _check_routes(routes: Any) -> Iterator[str]:
                 names = ", ".join(part.name for part in split)
                 expected = f"expected 1 to {_UINT32_MAX}"
                 yield f"routes {routes.name!r}: weights of {names} sum to {total}, {expected}"
+
+
+def _check_runtime(layer: Any) -> Iterator[str]:
+    for key, value in sorted(layer.layer.items()):
+        if not (isinstance(value, float) and value >= 1 and value.is_integer()):
+            where = f"runtime layer {layer.name!r}"
+            yield f"{where}: {key} is {value!r}, expected a whole number of at least 1"
 
 
 def _check_locality_weights(resources: Resources) -> Iterator[str]:

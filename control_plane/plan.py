@@ -12,23 +12,13 @@ from control_plane.capacity import Capacity, Mix, relative_power
 from control_plane.errors import Problem
 from control_plane.fleet import Engine, EngineState, Fleet, Node, PowerSource
 from control_plane.identity import Pool
-from control_plane.policy import Balance, Policy
+from control_plane.policy import Balance, ModelPolicy, Policy
+from control_plane.thresholds import PoolThresholds, edge_thresholds, engine_limit
 from control_plane.weights import WeightScale, weight_scale
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
 
-DEFAULT_MAX_NUM_SEQS = 256  # vLLM's own default on data-centre GPUs
 NO_CORRECTIONS: Mapping[str, float] = MappingProxyType({})
 _MAX_ROUTE_WEIGHT = 2**24  # of one version; 255 versions still fit uint32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """Circuit-breaker thresholds of one cluster and priority; every field at least 1."""
-
-    max_connections: int
-    max_pending_requests: int
-    max_requests: int
-    max_retries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +60,8 @@ class PoolPlan:
     pool: Pool
     balance: Balance
     endpoints: tuple[NodeEndpoint, ...]  # live nodes only, sorted by node
-    edge_thresholds: Thresholds
+    max_queue: float  # requests that may wait at a node for each that its engines hold
+    edge_thresholds: PoolThresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +133,7 @@ def plan_fleet(
         routes, found = _plan_routes(name, versions, policy, capacities)
         problems += found
         for pool in sorted({pool for pool, _ in routes} | set(versions)):
-            pools[pool] = _plan_pool(pool, model.balance, members.get(pool, ()), scales.get(pool))
+            pools[pool] = _plan_pool(pool, model, members.get(pool, ()), scales.get(pool))
         models.append(
             ModelPlan(
                 model=name,
@@ -223,22 +214,12 @@ def _plan_node(
             weight=scales[engine.pool].weight(capacities[engine.id])
             if engine.state is EngineState.READY
             else 0,
-            max_connections=_max_connections(engine.max_num_seqs),
+            max_connections=engine_limit(engine.max_num_seqs),
             keep_alive_s=engine.keep_alive_s or ENGINE_KEEP_ALIVE_S,
         )
         for engine in node.engines
     )
     return NodePlan(id=node.id, address=node.address, port=node.port, engines=engines)
-
-
-def _max_connections(max_num_seqs: int | None) -> int:
-    """Return how many requests an engine may hold: what it batches, and a short queue.
-
-    The queue keeps the batch full while Envoy learns that a sequence ended; an eighth of the
-    batch (at least 2) is enough for that and short enough not to hide overload.
-    """
-    batch = DEFAULT_MAX_NUM_SEQS if max_num_seqs is None else max_num_seqs
-    return batch + max(2, batch // 8)
 
 
 def _members_by_pool(
@@ -257,7 +238,7 @@ def _members_by_pool(
 
 def _plan_pool(
     pool: Pool,
-    balance: Balance,
+    policy: ModelPolicy,
     members: Sequence[tuple[NodePlan, list[EnginePlan]]],
     scale: WeightScale | None,
 ) -> PoolPlan:
@@ -277,25 +258,10 @@ def _plan_pool(
             )
     return PoolPlan(
         pool=pool,
-        balance=balance,
+        balance=policy.balance,
         endpoints=tuple(endpoints),
-        edge_thresholds=_edge_thresholds(held),
-    )
-
-
-def _edge_thresholds(held: int) -> Thresholds:
-    """Return the edge's breakers of a pool whose engines hold `held` requests together.
-
-    The nodes' breakers are the ones that guard the engines; the edge's are a ceiling against run-
-    away callers, four times that, and rounded up to a power of two so that engines come and go
-    without a changed cluster.
-    """
-    ceiling = max(1024, 1 << (4 * held - 1).bit_length())
-    return Thresholds(
-        max_connections=1024,
-        max_pending_requests=ceiling,
-        max_requests=ceiling,
-        max_retries=max(16, ceiling // 16),
+        max_queue=policy.max_queue,
+        edge_thresholds=edge_thresholds(held, policy.max_queue),
     )
 
 

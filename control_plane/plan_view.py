@@ -5,6 +5,7 @@ model's traffic that an engine gets at full load: by capacity, whatever the bala
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from control_plane.fleet import Engine, Fleet, Node
@@ -88,7 +89,6 @@ def _model(model: ModelPlan) -> dict[str, Any]:
 
 
 def _pool(pool: PoolPlan) -> dict[str, Any]:
-    thresholds = pool.edge_thresholds
     return {
         "model": pool.pool.model,
         "version": pool.pool.version,
@@ -102,12 +102,8 @@ def _pool(pool: PoolPlan) -> dict[str, Any]:
             }
             for endpoint in pool.endpoints
         ],
-        "edge_thresholds": {
-            "max_connections": thresholds.max_connections,
-            "max_pending_requests": thresholds.max_pending_requests,
-            "max_requests": thresholds.max_requests,
-            "max_retries": thresholds.max_retries,
-        },
+        "max_queue": pool.max_queue,
+        "edge_thresholds": asdict(pool.edge_thresholds),
     }
 
 

@@ -16,6 +16,7 @@ from control_plane.capacity import DEFAULT_MIX, Mix
 from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import name_fault
+from control_plane.thresholds import DEFAULT_MAX_QUEUE
 
 _MEANWHILE = "the last good policy stays in force"
 
@@ -32,6 +33,7 @@ class ModelPolicy:
     balance: Balance = "latency"
     mix: Mix = DEFAULT_MIX  # prompt tokens to output tokens of what callers send
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
+    max_queue: float = DEFAULT_MAX_QUEUE  # requests that may wait for each that engines hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class _Defaults(_Strict):
     balance: Balance | None = None
     prompt_output_mix: _MixDocument | None = None
     generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
+    max_queue: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
 
 
 class _Model(_Defaults):
@@ -104,6 +107,7 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
         balance=raw.balance or base.balance,
         mix=Mix(mix.prompt, mix.output) if mix else base.mix,
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
+        max_queue=base.max_queue if raw.max_queue is None else raw.max_queue,
     )
 
 

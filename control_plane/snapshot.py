@@ -21,9 +21,11 @@ CLUSTER = f"{_PREFIX}cluster.v3.Cluster"
 ENDPOINT = f"{_PREFIX}endpoint.v3.ClusterLoadAssignment"
 LISTENER = f"{_PREFIX}listener.v3.Listener"
 ROUTE = f"{_PREFIX}route.v3.RouteConfiguration"
+RUNTIME = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
 
-# Make before break: what others refer to goes out first, and is removed last.
-TYPE_URLS = (CLUSTER, ENDPOINT, LISTENER, ROUTE)
+# Make before break: what others refer to goes out first, and is removed last. Runtime comes before
+# all, so that a new cluster never stands without its thresholds.
+TYPE_URLS = (RUNTIME, CLUSTER, ENDPOINT, LISTENER, ROUTE)
 WILDCARD_TYPES = frozenset({CLUSTER, LISTENER})  # an empty first subscription means all
 
 
@@ -48,19 +50,32 @@ class Snapshot:
         return self.resources.get(type_url, {})
 
 
+def messages_by_type(resources: Resources) -> dict[str, tuple[Any, ...]]:
+    """Return the messages of every served type, in the order in which types are sent."""
+    return {
+        RUNTIME: resources.runtimes,
+        CLUSTER: resources.clusters,
+        ENDPOINT: resources.endpoints,
+        LISTENER: resources.listeners,
+        ROUTE: resources.routes,
+    }
+
+
 def make_snapshot(resources: Resources) -> Snapshot:
     """Return the snapshot of checked resources. Raise PayloadError when a check refuses them."""
     violations = check_resources(resources)
     if violations:
         raise PayloadError(violations)
     by_type = {
-        CLUSTER: _versioned((cluster.name, cluster) for cluster in resources.clusters),
-        ENDPOINT: _versioned((item.cluster_name, item) for item in resources.endpoints),
-        LISTENER: _versioned((listener.name, listener) for listener in resources.listeners),
-        ROUTE: _versioned((routes.name, routes) for routes in resources.routes),
+        type_url: _versioned((_name(type_url, message), message) for message in messages)
+        for type_url, messages in messages_by_type(resources).items()
     }
     eds_names = {cluster.name: eds_name(cluster) for cluster in resources.clusters}
     return Snapshot(MappingProxyType(by_type), MappingProxyType(eds_names))
+
+
+def _name(type_url: str, message: Any) -> str:
+    return str(message.cluster_name if type_url == ENDPOINT else message.name)
 
 
 def _versioned(messages: Iterable[tuple[str, Any]]) -> Mapping[str, VersionedResource]:

@@ -1,9 +1,10 @@
 """One incremental ADS stream as a state machine without I/O.
 
 Requests and snapshots go in, responses come out; time is an argument. Order is make before break:
-clusters, endpoints, listeners, routes, and removals of clusters after the routes that used them.
-Endpoints never wait for the clusters' ACK, since Envoy holds that back until they arrive, and the
-answer "there is no such thing" never waits at all; every other wait ends after ORDER_TIMEOUT_S.
+runtime, clusters, endpoints, listeners, routes, and removals of clusters after the routes that
+used them. Endpoints never wait for the clusters' ACK, since Envoy holds that back until they
+arrive, and the answer "there is no such thing" never waits at all; every other wait ends after
+ORDER_TIMEOUT_S.
 """
 
 import re
@@ -19,6 +20,7 @@ from control_plane.snapshot import (
     ENDPOINT,
     LISTENER,
     ROUTE,
+    RUNTIME,
     TYPE_URLS,
     WILDCARD_TYPES,
     Snapshot,
@@ -207,6 +209,8 @@ class AdsStream:
         return owed
 
     def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot) -> Changes:
+        if type_url == RUNTIME:  # refers to nothing, and nothing waits for it
+            return owed
         if type_url in _USERS:
             late = any(self._awaits(used, snapshot, removals=False) for used in _USED)
             return Changes(unknown=owed.unknown) if late else owed

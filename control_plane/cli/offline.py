@@ -49,22 +49,16 @@ def resources_json(plan: Plan, role: str, node_id: str) -> dict[str, list[Any]]:
     """Return what an Envoy is sent, by type URL, as proto3 JSON in Envoy's own spelling."""
     from google.protobuf import json_format  # noqa: PLC0415
 
-    from control_plane import snapshot  # noqa: PLC0415
     from control_plane.resources import build_resources  # noqa: PLC0415
+    from control_plane.snapshot import messages_by_type  # noqa: PLC0415
 
     resources = build_resources(plan, _view(role, node_id))
-    by_type = {
-        snapshot.CLUSTER: resources.clusters,
-        snapshot.ENDPOINT: resources.endpoints,
-        snapshot.LISTENER: resources.listeners,
-        snapshot.ROUTE: resources.routes,
-    }
     return {
         type_url: [
             json_format.MessageToDict(message, preserving_proto_field_name=True)
             for message in messages
         ]
-        for type_url, messages in by_type.items()
+        for type_url, messages in messages_by_type(resources).items()
     }
 
 

@@ -1,41 +1,44 @@
 """What all clusters share: breakers with every field written, and no surprises from defaults."""
 
-from control_plane.plan import Thresholds
 from control_plane.resources.messages import ADS, Json, seconds
+from control_plane.thresholds import PoolThresholds, Thresholds
 from control_plane.weights import ACTIVE_REQUEST_BIASES
 
 _CONNECT_TIMEOUT_S = 1.0
 _EDS_FETCH_TIMEOUT_S = 5.0
 
 
-def circuit_breakers(thresholds: Thresholds) -> Json:
-    """Return both priorities' thresholds, with all four fields, and a budget for retries.
-
-    The budget's floor is max_retries, so that all requests of a killed engine may move at once.
-    """
+def circuit_breakers(thresholds: PoolThresholds) -> Json:
+    """Return both priorities' thresholds, with all four fields, and a budget for retries."""
     return {
         "thresholds": [
-            {
-                "priority": priority,
-                "max_connections": thresholds.max_connections,
-                "max_pending_requests": thresholds.max_pending_requests,
-                "max_requests": thresholds.max_requests,
-                "max_retries": thresholds.max_retries,
-                "retry_budget": {
-                    "budget_percent": {"value": 25.0},
-                    "min_retry_concurrency": thresholds.max_retries,
-                },
-                "track_remaining": True,
-            }
-            for priority in ("DEFAULT", "HIGH")
+            _priority("DEFAULT", thresholds.default),
+            _priority("HIGH", thresholds.high),
         ]
     }
 
 
-def pool_cluster(name: str, *, thresholds: Thresholds) -> Json:
+def _priority(priority: str, thresholds: Thresholds) -> Json:
+    """The retry budget's floor lets all requests of a killed engine move at once."""
+    return {
+        "priority": priority,
+        "max_connections": thresholds.max_connections,
+        "max_pending_requests": thresholds.max_pending_requests,
+        "max_requests": thresholds.max_requests,
+        "max_retries": thresholds.max_retries,
+        "retry_budget": {
+            "budget_percent": {"value": 25.0},
+            "min_retry_concurrency": thresholds.max_retries,
+        },
+        "track_remaining": True,
+    }
+
+
+def pool_cluster(name: str, *, fallback: PoolThresholds) -> Json:
     """Return a cluster whose endpoints come by EDS under its own name.
 
     Panic mode is off: with no healthy endpoint the answer is a clear 503, not traffic to the dead.
+    Its thresholds come by RTDS; `fallback` holds while none has arrived.
     """
     return {
         "name": name,
@@ -51,7 +54,7 @@ def pool_cluster(name: str, *, thresholds: Thresholds) -> Json:
             "update_merge_window": "0s",
         },
         "ignore_health_on_host_removal": True,
-        "circuit_breakers": circuit_breakers(thresholds),
+        "circuit_breakers": circuit_breakers(fallback),
     }
 
 

@@ -13,7 +13,9 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
+from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
+from control_plane.thresholds import EDGE_FALLBACK
 
 EDGE = "edge"  # names the listener, its routes and its statistics
 CERTIFICATE = "edge-certificate"  # the static secret of the edge's bootstrap
@@ -28,6 +30,7 @@ def build_edge(plan: Plan, view: View) -> Resources:
         endpoints=tuple(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
         listeners=(listener(_listener(plan, view)),),
         routes=(route_configuration(edge_route_configuration(EDGE, plan)),),
+        runtimes=(runtime_layer({pool.pool.cluster: pool.edge_thresholds for pool in plan.pools}),),
     )
 
 
@@ -94,7 +97,7 @@ def _model_from_body() -> Json:
 
 
 def _cluster(pool: PoolPlan) -> Json:
-    value = pool_cluster(pool.pool.cluster, thresholds=pool.edge_thresholds)
+    value = pool_cluster(pool.pool.cluster, fallback=EDGE_FALLBACK)
     value["least_request_lb_config"] = least_request(pool.balance)
     value["typed_extension_protocol_options"] = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

@@ -29,6 +29,7 @@ from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls  # noqa: F
 from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
     http_protocol_options_pb2 as _http_protocol_options,
 )
+from envoy.service.runtime.v3 import rtds_pb2
 from google.protobuf import any_pb2, json_format, symbol_database
 
 Json = dict[str, Any]
@@ -57,6 +58,13 @@ def listener(value: Json) -> Any:
 def route_configuration(value: Json) -> Any:
     """Return the RouteConfiguration of its JSON form."""
     return _parse(value, route_pb2.RouteConfiguration())
+
+
+def runtime(name: str, layer: Json) -> Any:
+    """Return the Runtime of a layer's keys."""
+    message = rtds_pb2.Runtime(name=name)
+    message.layer.update(layer)
+    return message
 
 
 def _parse(value: Json, message: Any) -> Any:

@@ -4,7 +4,7 @@ import ipaddress
 
 from control_plane.fleet import EngineState
 from control_plane.identity import Pool
-from control_plane.plan import EnginePlan, NodePlan, Plan, Thresholds
+from control_plane.plan import EnginePlan, NodePlan, Plan, PoolPlan
 from control_plane.resources.clusters import circuit_breakers, least_request, pool_cluster
 from control_plane.resources.edge_routes import POOL_HEADER
 from control_plane.resources.http import http_connection_manager, retry_policy
@@ -18,13 +18,21 @@ from control_plane.resources.messages import (
     seconds,
 )
 from control_plane.resources.openai_errors import direct_error
+from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
+from control_plane.thresholds import (
+    FALLBACK,
+    PoolThresholds,
+    Thresholds,
+    connections,
+    node_thresholds,
+)
 from engines.keep_alive import upstream_idle_timeout_s
 
 MESH = "mesh"  # names the listener, its routes and its statistics
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request"
 _DRAINING = 3  # envoy.config.core.v3.HealthStatus.DRAINING
-_MIN_PENDING = 1024  # a burst waits in Envoy for its connections, however small the engine
+_FEW = Thresholds(max_connections=2, max_pending_requests=16, max_requests=16, max_retries=1)
 
 
 def build_node(plan: Plan, view: View) -> Resources:
@@ -33,14 +41,15 @@ def build_node(plan: Plan, view: View) -> Resources:
     if node is None:
         return Resources()
     pools = _engines_by_pool(node)
-    balances = {pool.pool: pool.balance for pool in plan.pools}
-    clusters = [_pool_cluster(pool, engines, balances[pool]) for pool, engines in pools.items()]
+    plans = {pool.pool: pool for pool in plan.pools}
+    clusters = [_pool_cluster(plans[pool], engines) for pool, engines in pools.items()]
     clusters += [_metrics_cluster(engine) for engine in node.engines]
     return Resources(
         clusters=tuple(cluster(value) for value in sorted(clusters, key=_name)),
         endpoints=tuple(_load_assignment(pool, engines) for pool, engines in pools.items()),
         listeners=(listener(_listener(plan, node)),),
         routes=(route_configuration(_routes(plan, node, pools)),),
+        runtimes=(runtime_layer(_thresholds(plans, pools)),),
     )
 
 
@@ -137,29 +146,35 @@ def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> 
 _DEFAULT_SILENCE_S = 600.0  # of a pool that no model routes to any more
 
 
-def _pool_cluster(pool: Pool, engines: list[EnginePlan], balance: str) -> Json:
+def _pool_cluster(plan: PoolPlan, engines: list[EnginePlan]) -> Json:
     """Return the cluster of a pool's engines on this node.
 
     Everything here follows from what the engines are, not from how they are: a sick engine or a
-    moved weight changes endpoints only.
+    moved weight changes endpoints only, and one that comes or goes only endpoints and thresholds.
+    An engine's own limit has no runtime key, so it stands in the cluster: the largest of the pool.
     """
     keep_alive_s = min(engine.keep_alive_s for engine in engines)
-    held = sum(engine.max_connections for engine in engines)
-    thresholds = Thresholds(
-        max_connections=held,
-        max_pending_requests=max(_MIN_PENDING, held),
-        max_requests=max(_MIN_PENDING, held) + held,
-        max_retries=max(16, held),
-    )
-    value = pool_cluster(pool.cluster, thresholds=thresholds)
+    largest = max(engine.max_connections for engine in engines)
+    value = pool_cluster(plan.pool.cluster, fallback=FALLBACK)
     value["circuit_breakers"]["per_host_thresholds"] = [
-        {"max_connections": max(engine.max_connections for engine in engines)}
+        {"max_connections": connections(largest, plan.max_queue)}
     ]
-    value["least_request_lb_config"] = least_request(balance)
+    value["least_request_lb_config"] = least_request(plan.balance)
     value["health_checks"] = [_health_check()]
     value["metadata"] = {"filter_metadata": {"wattmesh": {"keep_alive_s": keep_alive_s}}}
     value["typed_extension_protocol_options"] = _http1(keep_alive_s)
     return value
+
+
+def _thresholds(
+    plans: dict[Pool, PoolPlan], pools: dict[Pool, list[EnginePlan]]
+) -> dict[str, PoolThresholds]:
+    return {
+        pool.cluster: node_thresholds(
+            sum(e.max_connections for e in engines), plans[pool].max_queue
+        )
+        for pool, engines in pools.items()
+    }
 
 
 def _http1(keep_alive_s: float) -> Json:
@@ -192,12 +207,11 @@ def _health_check() -> Json:
 def _metrics_cluster(engine: EnginePlan) -> Json:
     """Return the way to one engine's metrics; it never competes with prompts for connections."""
     name = metrics_cluster_name(engine.engine)
-    few = Thresholds(max_connections=2, max_pending_requests=16, max_requests=16, max_retries=1)
     return {
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
-        "circuit_breakers": circuit_breakers(few),
+        "circuit_breakers": circuit_breakers(PoolThresholds(default=_FEW, high=_FEW)),
         "metadata": {"filter_metadata": {"wattmesh": {"keep_alive_s": engine.keep_alive_s}}},
         "typed_extension_protocol_options": _http1(engine.keep_alive_s),
         "load_assignment": {

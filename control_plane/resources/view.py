@@ -26,12 +26,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Protobuf messages of envoy.config.*.v3, each tuple sorted by resource name."""
+    """Protobuf messages of Envoy's v3 API, each tuple sorted by resource name."""
 
     clusters: tuple[Any, ...] = ()  # Cluster
     endpoints: tuple[Any, ...] = ()  # ClusterLoadAssignment
     listeners: tuple[Any, ...] = ()  # Listener
     routes: tuple[Any, ...] = ()  # RouteConfiguration
+    runtimes: tuple[Any, ...] = ()  # Runtime
 
 
 def parse_view(node: Any) -> View:

@@ -51,6 +51,7 @@ def test_resources_of_two_nodes(view, name):
             ("endpoints", resources.endpoints),
             ("listeners", resources.listeners),
             ("routes", resources.routes),
+            ("runtimes", resources.runtimes),
         )
     }
     compare(GOLDEN / "two-nodes" / f"{name}.json", value)

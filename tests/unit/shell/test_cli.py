@@ -195,7 +195,7 @@ def test_resources_as_proto3_json(
     ran = run("resources", *role, "--catalog", catalog)
     value = json.loads(ran.out)
     assert ran.status == 0
-    assert all(url.startswith("type.googleapis.com/envoy.config.") for url in value)
+    assert all(url.startswith("type.googleapis.com/envoy.") for url in value)
     filled = {url.rpartition(".")[2] for url, resources in value.items() if resources}
     assert types <= filled
     assert "acme_2Ffox" in [
