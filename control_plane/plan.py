@@ -60,6 +60,7 @@ class PoolPlan:
     pool: Pool
     balance: Balance
     endpoints: tuple[NodeEndpoint, ...]  # live nodes only, sorted by node
+    slow_start_s: float  # 0 = off
     max_queue: float  # requests that may wait at a node for each that its engines hold
     edge_thresholds: PoolThresholds
 
@@ -260,6 +261,7 @@ def _plan_pool(
         pool=pool,
         balance=policy.balance,
         endpoints=tuple(endpoints),
+        slow_start_s=policy.slow_start_s if policy.balance == "latency" else 0.0,
         max_queue=policy.max_queue,
         edge_thresholds=edge_thresholds(held, policy.max_queue),
     )

@@ -102,6 +102,7 @@ def _pool(pool: PoolPlan) -> dict[str, Any]:
             }
             for endpoint in pool.endpoints
         ],
+        "slow_start_s": pool.slow_start_s,
         "max_queue": pool.max_queue,
         "edge_thresholds": asdict(pool.edge_thresholds),
     }

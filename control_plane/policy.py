@@ -34,6 +34,7 @@ class ModelPolicy:
     mix: Mix = DEFAULT_MIX  # prompt tokens to output tokens of what callers send
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
     max_queue: float = DEFAULT_MAX_QUEUE  # requests that may wait for each that engines hold
+    slow_start_s: float = 30.0  # until a new engine gets its whole share; 0 = at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class _Defaults(_Strict):
     prompt_output_mix: _MixDocument | None = None
     generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
     max_queue: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
+    slow_start: Annotated[Duration, Field(ge=0, le=3600)] | None = None
 
 
 class _Model(_Defaults):
@@ -108,6 +110,7 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
         mix=Mix(mix.prompt, mix.output) if mix else base.mix,
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
         max_queue=base.max_queue if raw.max_queue is None else raw.max_queue,
+        slow_start_s=base.slow_start_s if raw.slow_start is None else raw.slow_start,
     )
 
 

@@ -1,8 +1,9 @@
 """What all clusters share: breakers with every field written, and no surprises from defaults."""
 
+from control_plane.plan import PoolPlan
 from control_plane.resources.messages import ADS, Json, seconds
 from control_plane.thresholds import PoolThresholds, Thresholds
-from control_plane.weights import ACTIVE_REQUEST_BIASES
+from control_plane.weights import ACTIVE_REQUEST_BIASES, EXPONENTS
 
 _CONNECT_TIMEOUT_S = 1.0
 _EDS_FETCH_TIMEOUT_S = 5.0
@@ -58,15 +59,35 @@ def pool_cluster(name: str, *, fallback: PoolThresholds) -> Json:
     }
 
 
-def least_request(balance: str) -> Json:
+def least_request(pool: PoolPlan) -> Json:
     """Return how Envoy weighs active requests against weights.
 
     Envoy schedules by weight / (active + 1)^bias. With a bias of 0 the share follows the weight
     exactly. Only where all weights are equal does it compare two hosts' active requests instead.
     """
-    return {
+    balance = pool.balance
+    value: Json = {
         "active_request_bias": {
             "default_value": ACTIVE_REQUEST_BIASES[balance],
             "runtime_key": f"wattmesh.active_request_bias.{balance}",
         }
+    }
+    if pool.slow_start_s:
+        value["slow_start_config"] = _slow_start(pool)
+    return value
+
+
+def _slow_start(pool: PoolPlan) -> Json:
+    """Ramp what a new host is sent: its caches are empty and its kernels not compiled yet.
+
+    Envoy multiplies the weight by (age / window)^(1 / aggression). A weight is a power of the
+    capacity, so the aggression is that exponent's inverse, and the capacity grows evenly.
+    """
+    return {
+        "slow_start_window": seconds(pool.slow_start_s),
+        "aggression": {
+            "default_value": 1.0 / EXPONENTS[pool.balance],
+            "runtime_key": f"wattmesh.slow_start_aggression.{pool.balance}",
+        },
+        "min_weight_percent": {"value": 1.0},
     }

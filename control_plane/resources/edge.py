@@ -98,7 +98,7 @@ def _model_from_body() -> Json:
 
 def _cluster(pool: PoolPlan) -> Json:
     value = pool_cluster(pool.pool.cluster, fallback=EDGE_FALLBACK)
-    value["least_request_lb_config"] = least_request(pool.balance)
+    value["least_request_lb_config"] = least_request(pool)
     value["typed_extension_protocol_options"] = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": f"{TYPE}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -159,7 +159,7 @@ def _pool_cluster(plan: PoolPlan, engines: list[EnginePlan]) -> Json:
     value["circuit_breakers"]["per_host_thresholds"] = [
         {"max_connections": connections(largest, plan.max_queue)}
     ]
-    value["least_request_lb_config"] = least_request(plan.balance)
+    value["least_request_lb_config"] = least_request(plan)
     value["health_checks"] = [_health_check()]
     value["metadata"] = {"filter_metadata": {"wattmesh": {"keep_alive_s": keep_alive_s}}}
     value["typed_extension_protocol_options"] = _http1(keep_alive_s)

@@ -138,6 +138,39 @@ async def test_thresholds_move_by_rtds_while_the_cluster_stays(lab):
         )
 
 
+@pytest.mark.parametrize(("balance", "ramps"), [("latency", True), ("proportional", False)])
+async def test_a_new_engine_grows_to_its_share_unless_the_share_is_to_be_exact(lab, balance, ramps):
+    policy = f"defaults: {{balance: {balance}, slow_start: 4s}}"
+    lab.store.publish(plan_of(lab, seqs="64", policy=policy))
+    async with (
+        lab.engine("e0"),
+        lab.engine("e1"),
+        lab.envoy("node", "n1"),
+        lab.envoy("edge", "edge-1"),
+        aiohttp.ClientSession() as session,
+    ):
+        await asyncio.sleep(4.5)  # the first engine has grown already
+        await lab.publish(plan_of(lab, seqs="64", policy=policy, more=("e1",)))
+        admin = lab.admin("n1")
+        async with asyncio.timeout(5):
+            while not await asyncio.to_thread(_all_healthy, admin, 2):  # noqa: ASYNC110 no bell
+                await asyncio.sleep(0.05)
+        for _ in range(100):
+            assert (await post(session, lab))[0] == 200
+        counts = await asyncio.to_thread(admin.requests_by_host, CLUSTER)
+        if ramps:
+            assert counts[lab.socket("e1")] < 20
+        else:
+            assert 40 <= counts[lab.socket("e1")] <= 60
+
+
+def _all_healthy(admin, count):
+    hosts = admin.hosts(CLUSTER).values()
+    return len(hosts) == count and not any(
+        host["health_status"].get("failed_active_health_check") for host in hosts
+    )
+
+
 async def limit(lab, priority, field):
     text = await asyncio.to_thread(lab.admin("n1").get, "/clusters")
     line = next(

@@ -29,10 +29,9 @@ def test_the_table_names_every_key() -> None:
         "defaults.balance",
         "defaults.prompt_output_mix",
         "defaults.generation_timeout",
+        "defaults.max_queue",
+        "defaults.slow_start",
         "models.<name>.versions",
-        "models.<name>.balance",
-        "models.<name>.prompt_output_mix",
-        "models.<name>.generation_timeout",
     ]
 
 
