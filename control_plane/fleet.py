@@ -21,6 +21,7 @@ from control_plane.catalog import Catalog, CatalogEntry
 from control_plane.errors import Problem
 from control_plane.identity import Pool
 from control_plane.metadata import EngineMetadata
+from engines.compute_capability import ComputeCapability, parse_compute_capability
 from engines.gpu import GpuTable
 
 # One A100-80GB: a card of the middle of today's fleets, so that an unknown engine neither starves
@@ -35,6 +36,7 @@ class EngineState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     DOWN = "down"  # its check in Consul is critical
+    EXCLUDED = "excluded"  # the policy asks for another GPU
 
 
 class PowerSource(StrEnum):
@@ -60,6 +62,7 @@ class Engine:
     power_source: PowerSource
     capacity: Capacity | None = None  # of its GPUs, where the table knows them
     facts: GpuFacts | None = None  # what the capacity follows from
+    compute_capability: ComputeCapability | None = None
     max_num_seqs: int | None
     keep_alive_s: float | None
 
@@ -152,10 +155,21 @@ def _build_engine(entry: CatalogEntry, cards: "_Cards") -> tuple[Engine, list[Pr
         power_source=source,
         capacity=capacity,
         facts=facts,
+        compute_capability=_compute_capability(metadata, facts),
         max_num_seqs=metadata.max_num_seqs,
         keep_alive_s=metadata.keep_alive_s,
     )
     return engine, problems
+
+
+def _compute_capability(
+    metadata: EngineMetadata, facts: GpuFacts | None
+) -> ComputeCapability | None:
+    """Return what the device says, else what the table says of such a card."""
+    declared = parse_compute_capability(metadata.gpu_compute_capability)
+    if declared is not None or facts is None:
+        return declared
+    return parse_compute_capability(facts.spec.compute_capability)
 
 
 class _Cards:

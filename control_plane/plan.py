@@ -13,6 +13,7 @@ from control_plane.errors import Problem
 from control_plane.fleet import Engine, EngineState, Fleet, Node, PowerSource
 from control_plane.identity import Pool
 from control_plane.policy import Balance, ModelPolicy, Policy
+from control_plane.requirements import apply_requirements
 from control_plane.thresholds import PoolThresholds, edge_thresholds, engine_limit
 from control_plane.weights import WeightScale, weight_scale
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
@@ -114,6 +115,7 @@ def plan_fleet(
     `corrections` are measured capacities by engine ID, on the scale of gpu_power; an engine that
     is not among them counts with its gpu_power.
     """
+    fleet = apply_requirements(fleet, policy)
     powers = _powers(fleet, policy)
     capacities = {
         engine: corrections.get(engine, gpu_power) for engine, gpu_power in powers.items()

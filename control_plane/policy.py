@@ -17,12 +17,21 @@ from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import name_fault
 from control_plane.thresholds import DEFAULT_MAX_QUEUE
+from engines.compute_capability import ComputeCapability, parse_compute_capability
 
 _MEANWHILE = "the last good policy stays in force"
 
 # latency: the busy and the strong are told apart, for the least waiting; the default.
 # proportional: the share of an engine follows its capacity, however busy it is.
 Balance = Literal["latency", "proportional"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What an engine's GPU must be to serve a model."""
+
+    gpu_models: tuple[str, ...] = ()  # names of the GPU table or of the driver; none = any
+    min_compute_capability: ComputeCapability | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,7 @@ class ModelPolicy:
     generation_timeout_s: float = 600.0  # longest silence on a stream before it is cut
     max_queue: float = DEFAULT_MAX_QUEUE  # requests that may wait for each that engines hold
     slow_start_s: float = 30.0  # until a new engine gets its whole share; 0 = at once
+    requires: Requirements = Requirements()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +89,29 @@ class _MixDocument(_Strict):
     output: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
+def _read_compute_capability(value: object) -> ComputeCapability:
+    found = parse_compute_capability(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('a compute capability in quotes, such as "8.0"')
+    return found
+
+
+class _RequirementsDocument(_Strict):
+    gpu_models: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = (
+        None
+    )
+    min_compute_capability: (
+        Annotated[ComputeCapability, BeforeValidator(_read_compute_capability)] | None
+    ) = None
+
+
 class _Defaults(_Strict):
     balance: Balance | None = None
     prompt_output_mix: _MixDocument | None = None
     generation_timeout: Annotated[Duration, Field(ge=1, le=86_400)] | None = None
     max_queue: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
     slow_start: Annotated[Duration, Field(ge=0, le=3600)] | None = None
+    requires: _RequirementsDocument | None = None
 
 
 class _Model(_Defaults):
@@ -111,6 +138,14 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
         generation_timeout_s=base.generation_timeout_s if timeout_s is None else timeout_s,
         max_queue=base.max_queue if raw.max_queue is None else raw.max_queue,
         slow_start_s=base.slow_start_s if raw.slow_start is None else raw.slow_start,
+        requires=base.requires if raw.requires is None else _requirements(raw.requires),
+    )
+
+
+def _requirements(raw: _RequirementsDocument) -> Requirements:
+    return Requirements(
+        gpu_models=tuple(raw.gpu_models or ()),
+        min_compute_capability=raw.min_compute_capability,
     )
 
 

@@ -31,6 +31,7 @@ def test_the_table_names_every_key() -> None:
         "defaults.generation_timeout",
         "defaults.max_queue",
         "defaults.slow_start",
+        "defaults.requires",
         "models.<name>.versions",
     ]
 
