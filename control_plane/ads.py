@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -70,6 +70,19 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._store = store
         self._metrics = metrics
         self._streams: dict[AdsStream, _Connection] = {}
+        self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
+
+    def edges(self) -> tuple[str, ...]:
+        """Return the node IDs of the edges that are connected, each once, sorted."""
+        return tuple(
+            sorted(
+                {
+                    stream.node.id
+                    for stream, connection in self._streams.items()
+                    if connection.view is not None and connection.view.role == "edge"
+                }
+            )
+        )
 
     def status(self) -> list[StreamStatus]:
         """Return the state of every open stream, sorted by node."""
@@ -160,6 +173,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._streams[stream].view = view
         self._metrics.xds_streams.labels(view.role).inc()
         logger.info("Envoy connected", node=stream.node.id, role=view.role)
+        if view.role == "edge":
+            self.on_edges(self.edges())
 
     def _close(self, stream: AdsStream) -> None:
         view = self._streams.pop(stream).view
@@ -167,6 +182,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             return
         self._metrics.xds_streams.labels(view.role).dec()
         logger.info("Envoy gone", node=stream.node.id, role=view.role)
+        if view.role == "edge":
+            self.on_edges(self.edges())
         if all(other.view != view for other in self._streams.values()):
             self._store.forget(view)
 

@@ -17,6 +17,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import (
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from control_plane.metadata import socket_path_fault
+from control_plane.resources.request_limits import EDGES
 from control_plane.resources.view import Resources
 
 _EDS = cluster_pb2.Cluster.EDS
@@ -53,6 +54,7 @@ def _names(resources: Resources) -> dict[str, list[str]]:
         "listener": [listener.name for listener in resources.listeners],
         "routes": [routes.name for routes in resources.routes],
         "runtime layer": [layer.name for layer in resources.runtimes],
+        "extension": [extension.name for extension in resources.extensions],
     }
 
 
@@ -208,15 +210,21 @@ def _check_references(resources: Resources) -> Iterator[str]:
     clusters = {cluster.name for cluster in resources.clusters}
     assignments = {assignment.cluster_name for assignment in resources.endpoints}
     wanted = {eds_name(c) for c in resources.clusters if c.type == _EDS}
+    assignments.discard(EDGES)  # of a cluster in the bootstrap
     yield from (f"cluster {name!r} has no endpoints" for name in sorted(wanted - assignments))
     yield from (f"endpoints {name!r} have no cluster" for name in sorted(assignments - wanted))
     for routes in resources.routes:
         missing = sorted(set(_route_clusters(routes)) - clusters)
         yield from (f"routes {routes.name!r}: cluster {name!r} is missing" for name in missing)
     served = {routes.name for routes in resources.routes}
+    extensions = {extension.name for extension in resources.extensions}
     for listener in resources.listeners:
         missing = sorted(set(_rds_names(listener)) - served)
         yield from (f"listener {listener.name!r}: routes {name!r} are missing" for name in missing)
+        missing = sorted(set(_extension_names(listener)) - extensions)
+        yield from (
+            f"listener {listener.name!r}: extension {name!r} is missing" for name in missing
+        )
 
 
 def eds_name(cluster: Any) -> str:
@@ -233,8 +241,21 @@ def _route_clusters(routes: Any) -> Iterator[str]:
 
 
 def _rds_names(listener: Any) -> Iterator[str]:
+    for manager in _managers(listener):
+        if manager.HasField("rds"):
+            yield manager.rds.route_config_name
+
+
+def _extension_names(listener: Any) -> Iterator[str]:
+    for manager in _managers(listener):
+        for http_filter in manager.http_filters:
+            if http_filter.HasField("config_discovery"):
+                yield http_filter.name
+
+
+def _managers(listener: Any) -> Iterator[Any]:
     for chain in (*listener.filter_chains, listener.default_filter_chain):
         for network_filter in chain.filters:
             manager = http_connection_manager_pb2.HttpConnectionManager()
-            if network_filter.typed_config.Unpack(manager) and manager.HasField("rds"):
-                yield manager.rds.route_config_name
+            if network_filter.typed_config.Unpack(manager):
+                yield manager

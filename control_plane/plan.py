@@ -12,6 +12,7 @@ from control_plane.capacity import Capacity, Mix, relative_power
 from control_plane.errors import Problem
 from control_plane.fleet import Engine, EngineState, Fleet, Node, PowerSource
 from control_plane.identity import Pool
+from control_plane.limits import TokenBucket, token_bucket
 from control_plane.policy import Balance, ModelPolicy, Policy
 from control_plane.requirements import apply_requirements
 from control_plane.thresholds import PoolThresholds, edge_thresholds, engine_limit
@@ -84,6 +85,7 @@ class ModelPlan:
     routes: tuple[tuple[Pool, int], ...]  # weights >= 0 with a sum >= 1, sorted by pool
     balance: Balance
     generation_timeout_s: float
+    request_limit: TokenBucket | None
     live: bool  # at least one endpoint in at least one routed pool
 
 
@@ -96,7 +98,14 @@ class Plan:
     nodes: tuple[NodePlan, ...] = ()  # sorted by ID
     max_request_bytes: int = 32 * 1024 * 1024
     retry_after_s: int = 2
+    request_limit: TokenBucket | None = None  # of all models together
+    edges: tuple[str, ...] = ()  # node IDs of the edges that share the limits, sorted
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        """Whether any request limit is in force, so that the number of edges matters."""
+        return bool(self.request_limit or any(model.request_limit for model in self.models))
 
     @property
     def engines(self) -> tuple[EnginePlan, ...]:
@@ -127,6 +136,7 @@ def plan_fleet(
     by_model: dict[str, dict[Pool, list[Engine]]] = {}
     for pool, engines in by_pool.items():
         by_model.setdefault(pool.model, {})[pool] = engines
+    live_capacities = _live_capacities(nodes)
     names = sorted({*by_model, *policy.models})
     problems = list(fleet.problems)
     models: list[ModelPlan] = []
@@ -143,6 +153,7 @@ def plan_fleet(
                 routes=routes,
                 balance=model.balance,
                 generation_timeout_s=model.generation_timeout_s,
+                request_limit=token_bucket(model.request_limit, live_capacities.get(name, 0.0)),
                 live=any(weight and pools[pool].endpoints for pool, weight in routes),
             )
         )
@@ -152,6 +163,7 @@ def plan_fleet(
         nodes=nodes,
         max_request_bytes=policy.max_request_bytes,
         retry_after_s=policy.retry_after_s,
+        request_limit=token_bucket(policy.request_limit, sum(live_capacities.values())),
         problems=tuple(problems),
     )
 
@@ -223,6 +235,17 @@ def _plan_node(
         for engine in node.engines
     )
     return NodePlan(id=node.id, address=node.address, port=node.port, engines=engines)
+
+
+def _live_capacities(nodes: Sequence[NodePlan]) -> dict[str, float]:
+    """Return the capacity of the engines that get requests, by model."""
+    capacities: dict[str, float] = {}
+    for node in nodes:
+        for engine in node.engines:
+            if engine.weight:
+                model = engine.pool.model
+                capacities[model] = capacities.get(model, 0.0) + engine.capacity
+    return capacities
 
 
 def _members_by_pool(

@@ -32,12 +32,16 @@ def diff_plans(before: Plan, after: Plan) -> tuple[Change, ...]:
             "model",
             _by(old["models"], "model"),
             _by(new["models"], "model"),
-            ("balance", "generation_timeout_s", "live", "versions"),
+            ("balance", "generation_timeout_s", "request_limit", "live", "versions"),
         ),
         *_diff(
-            "pool", _by(old["pools"], "cluster"), _by(new["pools"], "cluster"), ("edge_thresholds",)
+            "pool",
+            _by(old["pools"], "cluster"),
+            _by(new["pools"], "cluster"),
+            ("slow_start_s", "max_queue", "edge_thresholds"),
         ),
         *_settings(before, after),
+        *_fleet_limit(old["request_limit"], new["request_limit"]),
     )
 
 
@@ -87,6 +91,13 @@ def _diff(
             after = new.get(name, {}).get(field)
             if before != after:
                 yield Change(kind=kind, name=name, field=field, before=before, after=after)
+
+
+def _fleet_limit(before: Any, after: Any) -> Iterator[Change]:
+    if before != after:
+        yield Change(
+            kind="setting", name="policy", field="request_limit", before=before, after=after
+        )
 
 
 def _settings(before: Plan, after: Plan) -> Iterator[Change]:

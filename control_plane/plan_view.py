@@ -11,6 +11,7 @@ from typing import Any
 from control_plane.fleet import Engine, Fleet, Node
 from control_plane.guard import GuardState
 from control_plane.identity import Pool
+from control_plane.limits import TokenBucket
 from control_plane.plan import EnginePlan, ModelPlan, Plan, PoolPlan
 
 
@@ -20,6 +21,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "engines": [_engine_plan(engine, shares) for engine in plan.engines],
         "models": [_model(model) for model in plan.models],
+        "request_limit": _bucket(plan.request_limit),
+        "edges": list(plan.edges),
         "pools": [_pool(pool) for pool in plan.pools],
         "problems": [str(problem) for problem in plan.problems],
     }
@@ -83,8 +86,19 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         "model": model.model,
         "balance": model.balance,
         "generation_timeout_s": model.generation_timeout_s,
+        "request_limit": _bucket(model.request_limit),
         "live": model.live,
         "versions": [{"version": pool.version, "weight": weight} for pool, weight in model.routes],
+    }
+
+
+def _bucket(bucket: TokenBucket | None) -> dict[str, Any] | None:
+    """A limit of all edges together; null = none."""
+    if bucket is None:
+        return None
+    return {
+        "requests_per_s": round(bucket.tokens_per_fill / bucket.fill_interval_s, 3),
+        "burst": bucket.max_tokens,
     }
 
 

@@ -7,14 +7,16 @@ turned into frozen values that the core works with. An unknown field is an error
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from control_plane.capacity import DEFAULT_MIX, Mix
 from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
+from control_plane.limits import RequestLimit, parse_rate
 from control_plane.metadata import name_fault
 from control_plane.thresholds import DEFAULT_MAX_QUEUE
 from engines.compute_capability import ComputeCapability, parse_compute_capability
@@ -45,6 +47,7 @@ class ModelPolicy:
     max_queue: float = DEFAULT_MAX_QUEUE  # requests that may wait for each that engines hold
     slow_start_s: float = 30.0  # until a new engine gets its whole share; 0 = at once
     requires: Requirements = Requirements()
+    request_limit: RequestLimit | None = None  # of this model, over all edges; None = none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Policy:
     models: Mapping[str, ModelPolicy] = field(default_factory=lambda: MappingProxyType({}))
     max_request_bytes: int = 32 * 1024 * 1024  # larger bodies get a 413
     retry_after_s: int = 2  # told to callers with every 503 of ours
+    request_limit: RequestLimit | None = None  # of all models together, over all edges
 
     def model(self, name: str) -> ModelPolicy:
         """Return the policy in force for a model."""
@@ -73,6 +77,7 @@ def parse_policy(data: bytes, *, source: str) -> Policy:
         defaults=defaults,
         models=MappingProxyType(dict(sorted(models.items()))),
         max_request_bytes=document.max_request_size,
+        request_limit=_request_limit(document.request_limit),
         # Retry-After is in whole seconds; rounding down would invite callers too early.
         retry_after_s=math.ceil(document.retry_after),
     )
@@ -105,6 +110,23 @@ class _RequirementsDocument(_Strict):
     ) = None
 
 
+Rate = Annotated[Fraction, BeforeValidator(parse_rate)]
+
+
+class _LimitDocument(_Strict):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    rate: Rate | None = None
+    rate_per_a100: Rate | None = None
+    burst: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if (self.rate is None) == (self.rate_per_a100 is None):
+            raise ValueError("either rate or rate_per_a100")
+        return self
+
+
 class _Defaults(_Strict):
     balance: Balance | None = None
     prompt_output_mix: _MixDocument | None = None
@@ -112,6 +134,7 @@ class _Defaults(_Strict):
     max_queue: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
     slow_start: Annotated[Duration, Field(ge=0, le=3600)] | None = None
     requires: _RequirementsDocument | None = None
+    request_limit: _LimitDocument | None = None
 
 
 class _Model(_Defaults):
@@ -125,6 +148,7 @@ class _PolicyDocument(_Strict):
     models: dict[str, _Model] = {}
     max_request_size: Annotated[Size, Field(ge=64 * 1024, le=1024**3)] = 32 * 1024 * 1024
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 2.0
+    request_limit: _LimitDocument | None = None
 
 
 def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
@@ -139,7 +163,14 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
         max_queue=base.max_queue if raw.max_queue is None else raw.max_queue,
         slow_start_s=base.slow_start_s if raw.slow_start is None else raw.slow_start,
         requires=base.requires if raw.requires is None else _requirements(raw.requires),
+        request_limit=_request_limit(raw.request_limit) or base.request_limit,
     )
+
+
+def _request_limit(raw: _LimitDocument | None) -> RequestLimit | None:
+    if raw is None:
+        return None
+    return RequestLimit(rate_per_s=raw.rate, rate_per_s_per_a100=raw.rate_per_a100, burst=raw.burst)
 
 
 def _requirements(raw: _RequirementsDocument) -> Requirements:

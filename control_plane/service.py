@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -75,6 +75,8 @@ class ControlPlane:
         self._policy: Policy | None = None
         self._policy_problems: tuple[Problem, ...] = ()
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
+        self._edges: tuple[str, ...] = ()
+        self._replan = False  # something besides the edges changed
         self._pending: Pending | None = None
         self._wake = asyncio.Event()
 
@@ -123,6 +125,12 @@ class ControlPlane:
                 self._policy = read.value
                 self._note_change()
 
+    def take_edges(self, edges: tuple[str, ...]) -> None:
+        """Take the node IDs of the edges that are connected now; limits are shared among them."""
+        self._edges = edges
+        if self.plan is not None and self.plan.limited:
+            self._note_change(replan=False)
+
     async def publish_changes(self, debounce: Debounce) -> None:
         """Publish a plan for every burst of changes, until cancelled."""
         loop = asyncio.get_running_loop()
@@ -169,7 +177,8 @@ class ControlPlane:
             self.metrics.catalog_held.set(len(self.guard.held))
             self._note_change()
 
-    def _note_change(self) -> None:
+    def _note_change(self, *, replan: bool = True) -> None:
+        self._replan |= replan
         self._pending = note_change(self._pending, asyncio.get_running_loop().time())
         self._wake.set()
 
@@ -192,10 +201,17 @@ class ControlPlane:
         catalog = self.guard.catalog
         if catalog is None or self._policy is None:
             return
+        before = self.plan
+        if before is not None and not self._replan:
+            self._store.publish(replace(before, edges=self._edges))
+            return
+        self._replan = False
         with self.metrics.plan_seconds.time():
             self.fleet = build_fleet(catalog, self._gpus)
             plan = plan_fleet(self.fleet, self._policy, time.time())
-            first, changed = self.plan is None, plan != self.plan
+            # Without a limit nobody needs to know; with thousands of edges each would cost a push.
+            plan = replace(plan, edges=self._edges if plan.limited else ())
+            first, changed = before is None, plan != before
             self._store.publish(plan)
         set_plan_metrics(self.metrics, plan)
         if changed:
@@ -221,6 +237,7 @@ async def run_control_plane(
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
+    service.on_edges = plane.take_edges
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serve_admin(plane, config.admin_address))
         await stack.enter_async_context(serve_ads(service, config.xds_addresses))

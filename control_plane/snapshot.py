@@ -21,11 +21,12 @@ CLUSTER = f"{_PREFIX}cluster.v3.Cluster"
 ENDPOINT = f"{_PREFIX}endpoint.v3.ClusterLoadAssignment"
 LISTENER = f"{_PREFIX}listener.v3.Listener"
 ROUTE = f"{_PREFIX}route.v3.RouteConfiguration"
+EXTENSION = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 RUNTIME = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
 
 # Make before break: what others refer to goes out first, and is removed last. Runtime comes before
 # all, so that a new cluster never stands without its thresholds.
-TYPE_URLS = (RUNTIME, CLUSTER, ENDPOINT, LISTENER, ROUTE)
+TYPE_URLS = (RUNTIME, CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE)
 WILDCARD_TYPES = frozenset({CLUSTER, LISTENER})  # an empty first subscription means all
 
 
@@ -56,6 +57,7 @@ def messages_by_type(resources: Resources) -> dict[str, tuple[Any, ...]]:
         RUNTIME: resources.runtimes,
         CLUSTER: resources.clusters,
         ENDPOINT: resources.endpoints,
+        EXTENSION: resources.extensions,
         LISTENER: resources.listeners,
         ROUTE: resources.routes,
     }

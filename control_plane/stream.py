@@ -1,10 +1,10 @@
 """One incremental ADS stream as a state machine without I/O.
 
 Requests and snapshots go in, responses come out; time is an argument. Order is make before break:
-runtime, clusters, endpoints, listeners, routes, and removals of clusters after the routes that
-used them. Endpoints never wait for the clusters' ACK, since Envoy holds that back until they
-arrive, and the answer "there is no such thing" never waits at all; every other wait ends after
-ORDER_TIMEOUT_S.
+runtime, clusters, endpoints, extensions, listeners, routes, and removals of clusters after the
+routes that used them. Endpoints never wait for the clusters' ACK, since Envoy holds that back
+until they arrive, and the answer "there is no such thing" never waits at all; every other wait
+ends after ORDER_TIMEOUT_S.
 """
 
 import re
@@ -18,6 +18,7 @@ from control_plane.errors import WattmeshError
 from control_plane.snapshot import (
     CLUSTER,
     ENDPOINT,
+    EXTENSION,
     LISTENER,
     ROUTE,
     RUNTIME,
@@ -37,6 +38,10 @@ _ERROR_SEPARATORS = re.compile(r"[\s'\",;()\[\]]+")
 _MAX_ERROR_CHARS = 64 * 1024  # that are searched for names
 _USED = (CLUSTER, ENDPOINT)  # what listeners and routes refer to
 _USERS = (LISTENER, ROUTE)
+_ALONE = (
+    RUNTIME,
+    EXTENSION,
+)  # refer to nothing; a listener asks for its extensions once it is here
 
 
 class StreamError(WattmeshError):
@@ -209,7 +214,7 @@ class AdsStream:
         return owed
 
     def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot) -> Changes:
-        if type_url == RUNTIME:  # refers to nothing, and nothing waits for it
+        if type_url in _ALONE:
             return owed
         if type_url in _USERS:
             late = any(self._awaits(used, snapshot, removals=False) for used in _USED)

@@ -13,6 +13,11 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
+from control_plane.resources.request_limits import (
+    edges_assignment,
+    request_limit_filter,
+    request_limits,
+)
 from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
 from control_plane.thresholds import EDGE_FALLBACK
@@ -27,10 +32,14 @@ def build_edge(plan: Plan, view: View) -> Resources:
     """Return an edge's resources."""
     return Resources(
         clusters=tuple(cluster(_cluster(pool)) for pool in sorted(plan.pools, key=_cluster_name)),
-        endpoints=tuple(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
+        endpoints=(
+            *(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
+            edges_assignment(plan.edges),
+        ),
         listeners=(listener(_listener(plan, view)),),
         routes=(route_configuration(edge_route_configuration(EDGE, plan)),),
         runtimes=(runtime_layer({pool.pool.cluster: pool.edge_thresholds for pool in plan.pools}),),
+        extensions=(request_limits(plan),),
     )
 
 
@@ -42,7 +51,7 @@ def _listener(plan: Plan, view: View) -> Json:
     manager = http_connection_manager(
         EDGE,
         faces_callers=True,
-        http_filters=[_model_from_body()],
+        http_filters=[_model_from_body(), request_limit_filter()],
         max_request_bytes=plan.max_request_bytes,
         retry_after_s=plan.retry_after_s,
     )

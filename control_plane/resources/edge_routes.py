@@ -13,6 +13,7 @@ from control_plane.plan import ModelPlan, Plan
 from control_plane.resources.http import retry_policy
 from control_plane.resources.messages import Json, seconds
 from control_plane.resources.openai_errors import direct_error, direct_json, set_header
+from control_plane.resources.request_limits import limited_route
 
 METADATA_NAMESPACE = "wattmesh"
 MODEL_HEADER = "x-wattmesh-model"
@@ -86,6 +87,7 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
 def _model_route(model: ModelPlan, match: Json) -> Json:
     return {
         "match": {"prefix": "/", **match},
+        "metadata": limited_route(model.model),
         "route": {
             "weighted_clusters": {
                 "clusters": [

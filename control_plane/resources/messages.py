@@ -8,6 +8,7 @@ extension's module is what lets its "@type" be parsed.
 from typing import Any
 
 from envoy.config.cluster.v3 import cluster_pb2
+from envoy.config.core.v3 import extension_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_pb2
 from envoy.config.route.v3 import route_pb2
@@ -31,6 +32,7 @@ from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
 )
 from envoy.service.runtime.v3 import rtds_pb2
 from google.protobuf import any_pb2, json_format, symbol_database
+from xds.type.v3 import typed_struct_pb2 as _typed_struct  # noqa: F401
 
 Json = dict[str, Any]
 
@@ -58,6 +60,19 @@ def listener(value: Json) -> Any:
 def route_configuration(value: Json) -> Any:
     """Return the RouteConfiguration of its JSON form."""
     return _parse(value, route_pb2.RouteConfiguration())
+
+
+def extension(value: Json) -> Any:
+    """Return the TypedExtensionConfig of its JSON form."""
+    return _parse(value, extension_pb2.TypedExtensionConfig())
+
+
+def typed_struct(type_url: str, value: Json) -> Json:
+    """Return an extension's configuration as Envoy itself parses it.
+
+    For fields that Envoy has and xds-protos does not know yet.
+    """
+    return {"@type": f"{TYPE}xds.type.v3.TypedStruct", "type_url": type_url, "value": value}
 
 
 def runtime(name: str, layer: Json) -> Any:

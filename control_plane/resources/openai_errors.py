@@ -10,6 +10,7 @@ from control_plane.resources.messages import Json
 
 NO_ENGINE = "no_engine_available"
 OVERLOADED = "overloaded"
+RATE_LIMITED = "rate_limit_exceeded"
 
 
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> str:
@@ -57,6 +58,9 @@ def local_reply_config(*, max_request_bytes: int, retry_after_s: int) -> Json:
             _mapper(_status(503), "unavailable", "The engine could not be reached.", retry),
             _mapper(_status(502), "bad_gateway", "The engine broke off its answer.", retry),
             _mapper(_status(504), "timeout", "The engine did not answer in time.", retry),
+            _mapper(
+                _status(429), RATE_LIMITED, "Too many requests; the limit is in x-ratelimit-*."
+            ),
             _mapper(_status(408), "timeout", "The request did not arrive in time."),
             _mapper(_status(413), "request_too_large", f"The request is too large; {limit}."),
             _mapper(_status(431), "headers_too_large", "The request's headers are too large."),
@@ -69,6 +73,8 @@ _SERVER_FAULTS = frozenset({NO_ENGINE, OVERLOADED, "unavailable", "bad_gateway",
 
 def _mapper(access_filter: Json, code: str, message: str, headers: Json | None = None) -> Json:
     kind = "server_error" if code in _SERVER_FAULTS else "invalid_request_error"
+    if code == RATE_LIMITED:
+        kind = "requests"  # as OpenAI names it
     body = error_body(message, kind=kind, code=code)
     return {
         "filter": access_filter,

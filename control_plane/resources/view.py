@@ -33,6 +33,7 @@ class Resources:
     listeners: tuple[Any, ...] = ()  # Listener
     routes: tuple[Any, ...] = ()  # RouteConfiguration
     runtimes: tuple[Any, ...] = ()  # Runtime
+    extensions: tuple[Any, ...] = ()  # TypedExtensionConfig
 
 
 def parse_view(node: Any) -> View:

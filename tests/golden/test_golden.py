@@ -52,6 +52,7 @@ def test_resources_of_two_nodes(view, name):
             ("listeners", resources.listeners),
             ("routes", resources.routes),
             ("runtimes", resources.runtimes),
+            ("extensions", resources.extensions),
         )
     }
     compare(GOLDEN / "two-nodes" / f"{name}.json", value)

@@ -94,15 +94,20 @@ class Lab:
             await runner.cleanup()
 
     @contextlib.asynccontextmanager
-    async def envoy(self, role: str, name: str, **bootstrap: Any) -> AsyncIterator[None]:
-        """Run an Envoy of this role, connected to the lab's ADS server."""
+    async def envoy(
+        self, role: str, name: str, *, port: int | None = None, **bootstrap: Any
+    ) -> AsyncIterator[None]:
+        """Run an Envoy of this role, connected to the lab's ADS server.
+
+        A further edge needs a port of its own.
+        """
         config = self.root / f"{name}.yaml"
         text = render_bootstrap(
             role=role,
             node_id=name,
             xds_address=UnixSocket(str(self.root / "xds.sock")),
             admin_socket=str(self.root / f"{name}.admin"),
-            listen=HostPort("127.0.0.1", self.edge_port) if role == "edge" else None,
+            listen=HostPort("127.0.0.1", port or self.edge_port) if role == "edge" else None,
             **bootstrap,
         )
         config.write_text(text)

@@ -9,10 +9,26 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import any_pb2
 
-from control_plane.snapshot import CLUSTER, ENDPOINT, LISTENER, ROUTE, Snapshot, VersionedResource
+from control_plane.snapshot import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    ROUTE,
+    RUNTIME,
+    Snapshot,
+    VersionedResource,
+)
 from control_plane.stream import AdsStream
 
-KINDS = {"cds": CLUSTER, "eds": ENDPOINT, "lds": LISTENER, "rds": ROUTE}
+KINDS = {
+    "rtds": RUNTIME,
+    "cds": CLUSTER,
+    "eds": ENDPOINT,
+    "ecds": EXTENSION,
+    "lds": LISTENER,
+    "rds": ROUTE,
+}
 
 
 def make_versions(**kinds: dict[str, str]) -> Snapshot:

@@ -137,7 +137,14 @@ def test_plan_as_a_table(run: Run, catalog: Path) -> None:
 def test_plan_as_data(run: Run, catalog: Path, output: str) -> None:
     ran = run("plan", "--catalog", catalog, "-o", output)
     value = yaml.safe_load(ran.out)
-    assert set(value) == {"engines", "models", "pools", "problems"}
+    assert set(value) == {
+        "edges",
+        "engines",
+        "models",
+        "pools",
+        "problems",
+        "request_limit",
+    }
     engine = value["engines"][1]
     assert engine == {
         "node": "b",

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
+from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog import parse_catalog
@@ -18,6 +20,7 @@ from control_plane.debounce import Debounce
 from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
 from control_plane.service import ControlPlaneConfig, run_control_plane
+from control_plane.snapshot import CLUSTER
 from tests.support.consul_json import consul_answer, consul_entry
 from tests.support.fake_consul import Answer, FakeConsul
 from tests.support.ports import free_ports
@@ -274,3 +277,36 @@ async def test_the_admin_api_on_tcp(short_tmp_path: Path) -> None:
         await plane.until("/ready", is_ready)
     task.cancel()
     await asyncio.wait([task])
+
+
+@contextlib.asynccontextmanager
+async def edge_stream(directory: Path, node_id: str) -> AsyncIterator[None]:
+    """Connect like an edge Envoy, and stay."""
+    request = discovery_pb2.DeltaDiscoveryRequest(type_url=CLUSTER)
+    request.node.id = node_id
+    request.node.metadata.update(
+        {"role": "edge", "listen_address": "127.0.0.1", "listen_port": 10000}
+    )
+    async with grpc.aio.insecure_channel(f"unix:{directory / 'xds.sock'}") as channel:
+        call = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel).DeltaAggregatedResources()
+        await call.write(request)
+        await call.read()
+        yield
+        call.cancel()
+
+
+async def test_limits_are_shared_among_the_edges_that_are_connected(tmp_path: Path) -> None:
+    policy = b"request_limit: {rate: 10/s}"
+    async with running(tmp_path, policy=policy, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+
+        async def shared_by(*edges: str) -> None:
+            await plane.until("/v1/plan", lambda _status, body: body["edges"] == list(edges))
+
+        async with edge_stream(tmp_path, "edge-1"):
+            await shared_by("edge-1")
+            async with edge_stream(tmp_path, "edge-0"), edge_stream(tmp_path, "edge-1"):
+                await shared_by("edge-0", "edge-1")
+            await shared_by("edge-1")
+            plane.write("policy.yaml", b"{}")
+            await shared_by()  # with no limit nobody needs to know

@@ -12,7 +12,7 @@ from control_plane.policy import Policy, parse_policy
 README = (Path(__file__).parents[3] / "control_plane/README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
 ROWS = re.findall(
-    r"^\| `((?:defaults|models|max_request|retry)[\w.<>]*)` \| (.*?) \|", README, re.M
+    r"^\| `((?:defaults|models|max_request|retry|request_limit)[\w.<>]*)` \| (.*?) \|", README, re.M
 )
 STATED = [(key, default.strip("`")) for key, default in ROWS if default.startswith("`")]
 
@@ -26,12 +26,14 @@ def test_the_table_names_every_key() -> None:
     assert [key for key, _ in ROWS] == [
         "max_request_size",
         "retry_after",
+        "request_limit",
         "defaults.balance",
         "defaults.prompt_output_mix",
         "defaults.generation_timeout",
         "defaults.max_queue",
         "defaults.slow_start",
         "defaults.requires",
+        "defaults.request_limit",
         "models.<name>.versions",
     ]
 

@@ -111,7 +111,10 @@ def test_79_routes_need_their_clusters_and_listeners_their_routes():
     bare = Resources(listeners=resources.listeners, routes=resources.routes)
     assert any("cluster 'acme_2Ffox' is missing" in text for text in check_resources(bare))
     lonely = Resources(listeners=resources.listeners)
-    assert check_resources(lonely) == ("listener 'edge': routes 'edge' are missing",)
+    assert check_resources(lonely) == (
+        "listener 'edge': routes 'edge' are missing",
+        "listener 'edge': extension 'request-limits' is missing",
+    )
 
 
 @pytest.mark.conformance("57")

@@ -107,3 +107,20 @@ def test_listeners_and_routes_need_no_cluster_subscription():
     client.send("lds")
     client.ack("lds")
     assert client.change(**(WORLD | {"lds": {"L": "v2"}})) == [("lds", ["L"], [])]
+
+
+def test_thresholds_leave_before_the_clusters_they_guard_and_wait_for_nothing():
+    client = connected(rtds={"layer": "v1"})
+    client.send("rtds", subscribe=("layer",))
+    client.ack("rtds")
+    grown = WORLD | {"rtds": {"layer": "v2"}, "cds": {"A": "v1", "B": "v1"}}
+    grown["eds"] = {"A": "v1", "B": "v1"}
+    assert client.change(**grown) == [("rtds", ["layer"], []), ("cds", ["B"], [])]
+    assert client.change(**(grown | {"rtds": {"layer": "v3"}})) == []  # one outstanding a type
+    assert client.ack("rtds") == [("rtds", ["layer"], [])]  # though B's cluster is not ACKed
+
+
+def test_a_listeners_extension_is_answered_while_the_listener_waits_for_it():
+    client = Client(**(WORLD | {"ecds": {"limits": "v1"}}))
+    assert client.send("cds") == [("cds", ["A"], [])]
+    assert client.send("ecds", subscribe=("limits",)) == [("ecds", ["limits"], [])]
