@@ -4,7 +4,7 @@ The input is the JSON of `/v1/health/service/wattmesh-engine`: a list of {Node, 
 An entry that does not describe an engine is dropped with its problems; the others stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +13,7 @@ from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import EngineMetadata, name_fault, parse_metadata
 
 ENGINE_SERVICE = "wattmesh-engine"
+_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _NO_TRAFFIC = "the engine gets no traffic until it registers again"
 
 
@@ -39,34 +40,66 @@ class Catalog:
 
 def parse_catalog(data: bytes, *, source: str) -> Catalog:
     """Return the catalog. Raise InputError when the document is not a list of Consul entries."""
-    try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError([_unreadable(source, shown(data[:60]), f"JSON ({error})")]) from error
-    if not isinstance(document, list):
-        expected = f"the list that /v1/health/service/{ENGINE_SERVICE} answers"
-        raise InputError([_unreadable(source, shown(document), expected)])
-    return parse_entries(document, source=source)
+    return CatalogParser(source).parse(data)
 
 
-def parse_entries(document: Sequence[object], *, source: str) -> Catalog:
-    """Return the catalog of an answer that is decoded already."""
-    entries: dict[str, CatalogEntry] = {}
-    problems: list[Problem] = []
-    for index, raw in enumerate(document):
-        entry, found = _parse_entry(raw, source, f"[{index}]")
-        problems += found
-        if entry is None:
-            continue
-        rival = entries.get(entry.id)
-        if rival is not None:
-            problems.append(_duplicate(source, index, entry.id))
-            entry = max(rival, entry, key=_preference)
-        entries[entry.id] = entry
-    return Catalog(
-        entries=tuple(entries[key] for key in sorted(entries)),
-        problems=tuple(sorted(problems, key=str)),
-    )
+class CatalogParser:
+    """Parses one answer after the other; an entry with the same bytes stays the same object.
+
+    Consul answers with all engines whenever one of them changed.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._known: dict[bytes, CatalogEntry] = {}  # of the last answer, and only the faultless
+
+    def parse(self, data: bytes) -> Catalog:
+        """Return the catalog, as `parse_catalog` does."""
+        known: dict[bytes, CatalogEntry] = {}
+        entries: dict[str, CatalogEntry] = {}
+        problems: list[Problem] = []
+        for index, raw in enumerate(self._split(data)):
+            text = bytes(raw)
+            entry = self._known.get(text)
+            if entry is None:
+                entry, found = _parse_entry(self._decode(text), self._source, f"[{index}]")
+                problems += found
+                if entry is None:
+                    continue
+                if not found:  # problems tell the entry's place, which may be another next time
+                    known[text] = entry
+            else:
+                known[text] = entry
+            rival = entries.get(entry.id)
+            if rival is not None:
+                problems.append(_duplicate(self._source, index, entry.id))
+                entry = max(rival, entry, key=_preference)
+            entries[entry.id] = entry
+        self._known = known
+        return Catalog(
+            entries=tuple([entries[key] for key in sorted(entries)]),
+            problems=tuple(sorted(problems, key=str)),
+        )
+
+    def _split(self, data: bytes) -> list[msgspec.Raw]:
+        """Return the entries' texts, undecoded."""
+        try:
+            return _ENTRIES.decode(data)
+        except msgspec.ValidationError as error:
+            expected = f"the list that /v1/health/service/{ENGINE_SERVICE} answers"
+            seen = shown(self._decode(data))
+            raise InputError([_unreadable(self._source, seen, expected)]) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._no_json(data, error) from error
+
+    def _decode(self, data: bytes) -> object:
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._no_json(data, error) from error
+
+    def _no_json(self, data: bytes, error: Exception) -> InputError:
+        return InputError([_unreadable(self._source, shown(data[:60]), f"JSON ({error})")])
 
 
 def _preference(entry: CatalogEntry) -> tuple[bool, str]:

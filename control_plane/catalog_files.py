@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from control_plane.catalog import parse_catalog
+from control_plane.catalog import CatalogParser
 from control_plane.errors import InputError, Problem
 from control_plane.guard import CatalogRead
 from control_plane.policy import Policy, parse_policy
@@ -62,9 +62,10 @@ async def follow_catalog_file(
 ) -> AsyncIterator[FileRead[CatalogRead]]:
     """Yield the catalogs of a file."""
     reads = 0
+    parser = CatalogParser(str(path))
 
     def parse(data: bytes) -> CatalogRead:
-        return CatalogRead(catalog=parse_catalog(data, source=str(path)), index=reads)
+        return CatalogRead(catalog=parser.parse(data), index=reads)
 
     async for read in follow_file(path, parse, poll_s=poll_s):
         reads += 1

@@ -26,7 +26,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from control_plane.catalog import ENGINE_SERVICE, Catalog, parse_catalog
+from control_plane.catalog import ENGINE_SERVICE, Catalog, CatalogParser
 from control_plane.errors import InputError, WattmeshError, shown
 from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
@@ -124,6 +124,7 @@ class _Watch:
         self._client = client
         self._metrics = metrics
         self._times = times
+        self._parser = CatalogParser("consul")
         self._position = Position()
         self._suspicious = False  # the next read follows a fallen index or failures
         self._failing = False
@@ -156,7 +157,7 @@ class _Watch:
             raw=True,
             connections_timeout=self._times.timeout_s,
         )
-        catalog = _parse_answer(status, headers, body)
+        catalog = _parse_answer(self._parser, status, headers, body)
         self._position, fell = next_position(self._position, headers.get("X-Consul-Index"))
         suspicious, self._suspicious = self._suspicious or fell, fell
         if fell:
@@ -181,11 +182,11 @@ class _Watch:
             )
 
 
-def _parse_answer(status: int, headers: Any, body: bytes) -> Catalog:
+def _parse_answer(parser: CatalogParser, status: int, headers: Any, body: bytes) -> Catalog:
     if status != 200:
         raise CatalogReadError(f"Consul answered {status}: {shown(body[:200])}")
     try:
-        catalog = parse_catalog(body, source="consul")
+        catalog = parser.parse(body)
     except InputError as error:
         raise CatalogReadError(str(error)) from error
     filtered = headers.get("X-Consul-Results-Filtered-By-ACLs", "").lower() == "true"

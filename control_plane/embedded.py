@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from control_plane.catalog import Catalog, parse_catalog
+from control_plane.catalog import Catalog, CatalogParser
 from control_plane.guard import CatalogRead
 from engines.registrar import CheckStatus, Registration, UnknownServiceError
 
@@ -62,10 +62,11 @@ class EmbeddedRegistry:
         """Yield the catalog now and after every change of it, until cancelled."""
         index = 0
         last: Catalog | None = None
+        parser = CatalogParser(SOURCE)
         while True:
             self._changed.clear()
             self._expire(_now_s())
-            catalog = parse_catalog(self.answer(), source=SOURCE)
+            catalog = parser.parse(self.answer())
             if catalog != last:
                 last, index = catalog, index + 1
                 yield CatalogRead(catalog=catalog, index=index)

@@ -4,7 +4,7 @@ Built from the catalog alone; policy comes later, in the plan.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,25 +88,58 @@ class Fleet:
 
 def build_fleet(catalog: Catalog, gpus: GpuTable) -> Fleet:
     """Return the fleet that a catalog describes; engines that contradict others are dropped."""
-    by_node: dict[str, list[CatalogEntry]] = {}
-    for entry in catalog.entries:
-        by_node.setdefault(entry.node, []).append(entry)
+    return FleetBuilder(gpus).build(catalog)
+
+
+class FleetBuilder:
+    """Builds one fleet after the other; a node whose entries are the same stays the same object."""
+
+    def __init__(self, gpus: GpuTable) -> None:
+        self._cards = _Cards(gpus)
+        self._built: dict[str, _Built] = {}
+
+    def build(self, catalog: Catalog) -> Fleet:
+        """Return the fleet, as `build_fleet` does."""
+        by_node: dict[str, list[CatalogEntry]] = {}
+        for entry in catalog.entries:
+            by_node.setdefault(entry.node, []).append(entry)
+        self._built = {
+            node_id: self._build(node_id, by_node[node_id]) for node_id in sorted(by_node)
+        }
+        return _join(self._built, catalog, self._cards.reference)
+
+    def _build(self, node_id: str, entries: list[CatalogEntry]) -> "_Built":
+        last = self._built.get(node_id)
+        if last is not None and last.entries == entries:
+            return last
+        node, problems = _build_node(node_id, entries, self._cards)
+        return _Built(entries, node, problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A node and the entries that it was built from."""
+
+    entries: list[CatalogEntry]
+    node: Node
+    problems: list[Problem]
+
+
+def _join(built: Mapping[str, _Built], catalog: Catalog, reference: Capacity) -> Fleet:
+    """Return the fleet of these nodes, without those whose listener is another's."""
     nodes: dict[tuple[str, int], Node] = {}
     problems = list(catalog.problems)
-    cards = _Cards(gpus)
-    for node_id in sorted(by_node):
-        node, found = _build_node(node_id, by_node[node_id], cards)
-        problems += found
+    for item in built.values():
+        node = item.node
+        problems += item.problems
         rival = nodes.setdefault((node.address, node.port), node)
         if rival is not node:
             expected = f"a listener of its own, not the one of {rival.id!r}"
             seen = f"{node.address}:{node.port}"
-            problems += [
-                _contradiction(entry, "address", seen, expected) for entry in by_node[node_id]
-            ]
+            problems += [_contradiction(entry, "address", seen, expected) for entry in item.entries]
     return Fleet(
         nodes=tuple(nodes.values()),
-        reference=cards.reference,
+        reference=reference,
         problems=tuple(problems),
     )
 

@@ -8,34 +8,15 @@ engine serves, and is reported.
 from dataclasses import replace
 
 from control_plane.errors import Problem
-from control_plane.fleet import Engine, EngineState, Fleet, Node
-from control_plane.policy import Policy, Requirements
+from control_plane.fleet import Engine, EngineState
+from control_plane.policy import Requirements
 from engines.compute_capability import show_compute_capability
 
 _EXCLUDED = "the engine gets no traffic of this model"
 
 
-def apply_requirements(fleet: Fleet, policy: Policy) -> Fleet:
-    """Return the fleet with engines that the policy does not admit marked EXCLUDED, and why."""
-    if not any(_asks(model.requires) for model in (policy.defaults, *policy.models.values())):
-        return fleet
-    nodes: list[Node] = []
-    problems: list[Problem] = []
-    for node in fleet.nodes:
-        engines = []
-        for engine in node.engines:
-            admitted, found = _apply(engine, policy.model(engine.pool.model).requires)
-            engines.append(admitted)
-            problems += found
-        nodes.append(replace(node, engines=tuple(engines)))
-    return replace(fleet, nodes=tuple(nodes), problems=(*fleet.problems, *problems))
-
-
-def _asks(requires: Requirements) -> bool:
-    return bool(requires.gpu_models) or requires.min_compute_capability is not None
-
-
-def _apply(engine: Engine, requires: Requirements) -> tuple[Engine, list[Problem]]:
+def admit(engine: Engine, requires: Requirements) -> tuple[Engine, tuple[Problem, ...]]:
+    """Return the engine, marked EXCLUDED when the policy does not admit its GPU, and why."""
     problems: list[Problem] = []
     excluded = False
     if requires.gpu_models and not _is_named(engine, requires):
@@ -53,7 +34,8 @@ def _apply(engine: Engine, requires: Requirements) -> tuple[Engine, list[Problem
         elif found < least:
             excluded = True
             problems.append(_problem(engine, "gpu_compute_capability", shown, expected, _EXCLUDED))
-    return (replace(engine, state=EngineState.EXCLUDED) if excluded else engine), problems
+    admitted = replace(engine, state=EngineState.EXCLUDED) if excluded else engine
+    return admitted, tuple(problems)
 
 
 def _is_named(engine: Engine, requires: Requirements) -> bool:

@@ -21,13 +21,14 @@ from control_plane.catalog_files import FileRead, follow_catalog_file, follow_po
 from control_plane.consul_catalog import watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
-from control_plane.fleet import Fleet, build_fleet
+from control_plane.fleet import Fleet, FleetBuilder
 from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, pass_time
 from control_plane.metrics import Metrics
-from control_plane.plan import Plan, plan_fleet
-from control_plane.plan_metrics import set_plan_metrics
+from control_plane.plan import Plan
+from control_plane.plan_metrics import PlanGauges
+from control_plane.planner import Planner
 from control_plane.policy import Policy
-from control_plane.resources import build_resources
+from control_plane.resources import PlanParts, build_resources
 from control_plane.snapshot import make_snapshot
 from control_plane.store import SnapshotStore
 from control_plane.xds_status import StreamStatus
@@ -69,7 +70,8 @@ class ControlPlane:
         self.fleet: Fleet | None = None
         self.streams: Callable[[], list[StreamStatus]] = list
         self._store = store
-        self._gpus = gpus
+        self._fleets, self._planner = FleetBuilder(gpus), Planner()
+        self._gauges = PlanGauges(metrics)
         self._guarded = guarded
         self._hold_s = hold_s
         self._policy: Policy | None = None
@@ -207,13 +209,13 @@ class ControlPlane:
             return
         self._replan = False
         with self.metrics.plan_seconds.time():
-            self.fleet = build_fleet(catalog, self._gpus)
-            plan = plan_fleet(self.fleet, self._policy, time.time())
+            self.fleet = self._fleets.build(catalog)
+            plan = self._planner.plan(self.fleet, self._policy, time.time())
             # Without a limit nobody needs to know; with thousands of edges each would cost a push.
             plan = replace(plan, edges=self._edges if plan.limited else ())
             first, changed = before is None, plan != before
             self._store.publish(plan)
-        set_plan_metrics(self.metrics, plan)
+        self._gauges.show(plan)
         if changed:
             logger.info(
                 "first plan published" if first else "plan published",
@@ -232,7 +234,9 @@ async def run_control_plane(
 ) -> None:
     """Run until cancelled. `catalog` is a source within this process, used instead of config's."""
     metrics = metrics or Metrics()
-    store = SnapshotStore(lambda plan, view: make_snapshot(build_resources(plan, view)), metrics)
+    store = SnapshotStore(
+        lambda plan, view: make_snapshot(build_resources(plan, view)), metrics, PlanParts()
+    )
     service = AdsService(store, metrics)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)

@@ -1,4 +1,4 @@
-"""The snapshots in force, rendered once per view and plan, and the bell that rings on a new one.
+"""The snapshots in force, rendered once per view and change, and the bell that rings on a new one.
 
 A view whose resources our own checks refuse keeps its last good snapshot; the other views move on.
 What is refused is logged when it changes, not with every plan.
@@ -18,6 +18,7 @@ from control_plane.snapshot import Snapshot
 logger = structlog.get_logger()
 
 Render = Callable[[Plan, View], Snapshot]
+Part = Callable[[Plan, View], object]  # what a view's rendering depends on, to compare
 
 _MAX_SHOWN = 20  # violations in one log line
 _MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot is kept
@@ -26,8 +27,12 @@ _MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot i
 class SnapshotStore:
     """Holds the plan in force and its renderings. Used from one event loop."""
 
-    def __init__(self, render: Render, metrics: Metrics) -> None:
+    def __init__(
+        self, render: Render, metrics: Metrics, part: Part = lambda plan, _view: plan
+    ) -> None:
         self._render = render
+        self._part = part
+        self._parts: dict[View, object] = {}  # that the last good snapshots were rendered from
         self._metrics = metrics
         self._plan: Plan | None = None
         self._rendered: dict[View, Snapshot] = {}  # of the plan in force
@@ -85,16 +90,22 @@ class SnapshotStore:
         self._departed.pop(view, None)
         self._rendered.pop(view, None)
         self._last_good.pop(view, None)
+        self._parts.pop(view, None)
         self._noted.pop(view, None)
         self.refused.pop(view, None)
 
     def _render_view(self, plan: Plan, view: View) -> None:
+        part = self._part(plan, view)
+        if view in self._parts and self._parts[view] == part and view not in self._noted:
+            self._rendered[view] = self._last_good[view]
+            return
         try:
             snapshot = self._render(plan, view)
         except PayloadError as error:
             self._refuse(view, error.violations)
             return
         self._rendered[view] = self._last_good[view] = snapshot
+        self._parts[view] = part
         if self._noted.pop(view, None) is not None:
             logger.info("resources accepted again", role=view.role, node=view.node_id)
 

@@ -9,8 +9,8 @@ from control_plane.cli.offline import edge_view, load_inputs, load_plan
 from control_plane.cli.output import Output, print_data, print_problems, print_table
 from control_plane.errors import WattmeshError
 from control_plane.explain import explain
-from control_plane.plan import plan_fleet
 from control_plane.plan_diff import Change, diff_plans, pushes
+from control_plane.planner import plan_fleet
 
 
 def print_explanation(subject: str, catalog: Path, policy: Path | None, output: Output) -> None:

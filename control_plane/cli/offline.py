@@ -8,7 +8,8 @@ from control_plane.catalog import parse_catalog
 from control_plane.catalog_files import read_file
 from control_plane.errors import InputError, Problem
 from control_plane.fleet import Fleet, build_fleet
-from control_plane.plan import Plan, plan_fleet
+from control_plane.plan import Plan
+from control_plane.planner import plan_fleet
 from control_plane.policy import Policy, parse_policy
 from engines.gpu import load_gpu_table
 

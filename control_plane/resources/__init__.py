@@ -8,9 +8,10 @@ listener would cut long streams.
 from control_plane.plan import Plan
 from control_plane.resources.edge import build_edge
 from control_plane.resources.node import build_node
+from control_plane.resources.parts import PlanParts
 from control_plane.resources.view import Resources, View, parse_view
 
-__all__ = ["Resources", "View", "build_resources", "parse_view"]
+__all__ = ["PlanParts", "Resources", "View", "build_resources", "parse_view"]
 
 
 def build_resources(plan: Plan, view: View) -> Resources:

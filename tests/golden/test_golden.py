@@ -9,8 +9,8 @@ from google.protobuf import json_format
 
 from control_plane.catalog import parse_catalog
 from control_plane.fleet import build_fleet
-from control_plane.plan import plan_fleet
 from control_plane.plan_view import plan_to_json
+from control_plane.planner import plan_fleet
 from control_plane.policy import parse_policy
 from control_plane.resources import View, build_resources
 from control_plane.snapshot import make_snapshot

@@ -5,7 +5,8 @@ from typing import Any
 
 from control_plane.catalog import parse_catalog
 from control_plane.fleet import Fleet, build_fleet
-from control_plane.plan import Plan, plan_fleet
+from control_plane.plan import Plan
+from control_plane.planner import plan_fleet
 from control_plane.policy import parse_policy
 from engines.gpu import load_gpu_table
 from tests.support.consul_json import consul_answer

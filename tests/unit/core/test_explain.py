@@ -3,8 +3,8 @@
 import pytest
 
 from control_plane.explain import explain
-from control_plane.plan import plan_fleet
 from control_plane.plan_diff import Change, diff_plans, pushes
+from control_plane.planner import plan_fleet
 from control_plane.policy import parse_policy
 from control_plane.resources import View
 from tests.support.builders import make_fleet, make_plan

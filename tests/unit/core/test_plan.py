@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from control_plane.identity import Pool
-from control_plane.plan import plan_fleet
+from control_plane.planner import plan_fleet
 from control_plane.policy import Policy, parse_policy
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
 from tests.support import builders
@@ -42,8 +42,8 @@ def weights(plan):
         pytest.param([100, 300], [100, 300], id="power is weight where it can be"),
         pytest.param([1, 3], [100, 300], id="small powers are scaled up together"),
         pytest.param([0.001, 0.003], [100, 300], id="so are tiny ones"),
-        pytest.param([700, 35], [2000, 100], id="the weakest gets 100"),
-        pytest.param([33.4], [100], id="a lone engine"),
+        pytest.param([700, 35], [3500, 175], id="the weakest gets at least 100"),
+        pytest.param([33.4], [167], id="a lone engine"),
     ],
 )
 def test_weight_follows_power(powers, expected):
@@ -116,7 +116,7 @@ def test_more_power_never_means_less_weight(one, other):
     ("powers", "expected"),
     [
         pytest.param([10, 30], [1000, 27_000], id="cubes"),
-        pytest.param([1, 3], [100, 2700], id="small powers are scaled up together"),
+        pytest.param([1, 3], [125, 3375], id="small powers are scaled up together"),
         pytest.param([70, 7], [343_000, 343], id="the ratio is cubed"),
     ],
 )
