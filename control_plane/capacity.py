@@ -11,7 +11,7 @@ that limits.
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.gpu import REFERENCE_GPU, REFERENCE_POWER, GpuSpec, GpuTable
 
@@ -74,6 +74,24 @@ class Capacity:
         prefill_s = mix.prompt / self.prefill_tokens_per_s
         decode_s = mix.output / self.decode_tokens_per_s
         return 1.0 / (prefill_s + decode_s)
+
+    def token_gap_s(self, running: float, prompt_tokens_per_step: float) -> float:
+        """Return the time between two tokens of a sequence, among `running` of them.
+
+        A step reads the weights once for all sequences and a little more for each; prompts that
+        arrive meanwhile are prefilled between the steps.
+        """
+        alone_s = _BATCH / _BATCH_SLOWDOWN / self.decode_tokens_per_s
+        step_s = alone_s * (1 + max(0.0, running - 1) / _BATCH)
+        return step_s + prompt_tokens_per_step / self.prefill_tokens_per_s
+
+    def scaled(self, factor: float) -> "Capacity":
+        """Return a capacity that is so many times as fast in both."""
+        return replace(
+            self,
+            prefill_tokens_per_s=self.prefill_tokens_per_s * factor,
+            decode_tokens_per_s=self.decode_tokens_per_s * factor,
+        )
 
 
 def find_gpu(gpus: GpuTable, raw_name: str) -> tuple[GpuSpec | None, float, float]:

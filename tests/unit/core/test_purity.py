@@ -9,12 +9,15 @@ ROOT = Path(__file__).parents[3]
 SHELL = {"asyncio", "socket", "aiohttp", "grpc", "time", "consul", "subprocess"}
 CORE = [
     *(ROOT / "control_plane" / f"{name}.py" for name in (
-        "addresses", "catalog", "checks", "debounce", "documents", "errors", "fleet", "guard",
-        "identity", "metadata", "plan", "plan_view", "policy", "snapshot", "stream",
-        "subscription", "xds_status",
+        "addresses", "capacity", "catalog", "checks", "debounce", "documents", "errors", "explain",
+        "fleet", "guard", "identity", "limits", "metadata", "observations", "plan", "plan_diff",
+        "plan_view", "planner", "policy", "posterior", "requirements", "snapshot", "stream",
+        "subscription", "thresholds", "weights", "xds_status",
     )),
     *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
-    *(ROOT / "engines" / f"{name}.py" for name in ("gpu", "keep_alive", "node_config")),
+    *(ROOT / "engines" / f"{name}.py" for name in (
+        "compute_capability", "gpu", "keep_alive", "node_config",
+    )),
     *(ROOT / "engines" / "simulator" / f"{name}.py" for name in ("openai_api", "service_model")),
 ]  # fmt: skip
 
