@@ -19,7 +19,8 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from control_plane.addresses import HostPort, UnixSocket
-from control_plane.errors import Problem
+from control_plane.errors import Problem, shown
+from control_plane.explain import Explanation
 from control_plane.fleet import Fleet
 from control_plane.guard import GuardState
 from control_plane.metrics import Metrics
@@ -43,6 +44,7 @@ class Observed(Protocol):
     def plan(self) -> Plan | None: ...
     def not_ready(self) -> str | None: ...
     def problems(self) -> tuple[Problem, ...]: ...
+    def explain(self, subject: str) -> tuple[Explanation, ...]: ...
 
 
 @contextlib.asynccontextmanager
@@ -86,6 +88,7 @@ def build_admin(plane: Observed) -> web.Application:
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/v1/fleet", api.fleet)
     app.router.add_get("/v1/plan", api.plan)
+    app.router.add_get("/v1/explain/{subject:.+}", api.explain)
     app.router.add_get("/v1/xds/status", api.xds_status)
     return app
 
@@ -119,6 +122,15 @@ class _Admin:
             if plan is None
             else _json(await asyncio.to_thread(plan_to_json, plan))
         )
+
+    async def explain(self, request: web.Request) -> web.Response:
+        if self._plane.plan is None:
+            return self._not_ready()
+        subject = request.match_info["subject"]
+        found = await asyncio.to_thread(self._plane.explain, subject)
+        if not found:
+            return _error(404, "not_found", f"no model and no engine is named {shown(subject)}")
+        return _json([dataclasses.asdict(item) for item in found])
 
     async def xds_status(self, _request: web.Request) -> web.Response:
         return _json({"streams": [dataclasses.asdict(stream) for stream in self._plane.streams()]})

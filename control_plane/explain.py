@@ -4,14 +4,17 @@ Nothing is computed anew: the steps show the values that the plan holds, and the
 follows from.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from control_plane.capacity import GpuFacts, Mix, relative_power
 from control_plane.fleet import Engine, Fleet, PowerSource
 from control_plane.plan import EnginePlan, ModelPlan, Plan
 from control_plane.plan_view import engine_shares
 from control_plane.policy import Policy
+from control_plane.posterior import Posterior
 from control_plane.weights import ACTIVE_REQUEST_BIASES, EXPONENTS, weight_scale
 
 
@@ -33,8 +36,20 @@ class Explanation:
     steps: tuple[Step, ...]
 
 
-def explain(fleet: Fleet, policy: Policy, plan: Plan, subject: str) -> tuple[Explanation, ...]:
-    """Return the explanations of a model's engines, or of one engine; none for an unknown name."""
+NOT_MEASURED: Mapping[str, Posterior] = MappingProxyType({})
+
+
+def explain(
+    fleet: Fleet,
+    policy: Policy,
+    plan: Plan,
+    subject: str,
+    posteriors: Mapping[str, Posterior] = NOT_MEASURED,
+) -> tuple[Explanation, ...]:
+    """Return the explanations of a model's engines, or of one engine; none for an unknown name.
+
+    `posteriors` are what a running control plane measured, by engine ID.
+    """
     engines = {engine.id: engine for node in fleet.nodes for engine in node.engines}
     models = {model.model: model for model in plan.models}
     shares = engine_shares(plan)
@@ -51,6 +66,7 @@ def explain(fleet: Fleet, policy: Policy, plan: Plan, subject: str) -> tuple[Exp
                     fleet=fleet,
                     plan=plan,
                     share=shares.get(planned.id, 0.0),
+                    posterior=posteriors.get(planned.id),
                 )
             ),
         )
@@ -68,9 +84,11 @@ def _steps(
     fleet: Fleet,
     plan: Plan,
     share: float,
+    posterior: Posterior | None,
 ) -> Iterator[Step]:
     yield from _gpu_steps(engine)
     yield from _power_steps(engine, planned, mix, fleet)
+    yield from _capacity_steps(planned, posterior)
     yield from _weight_steps(planned, model, plan)
     yield Step(what="share", value=f"{share:.1%}", how="of the model's traffic at full load")
     batch = "unknown, so vLLM's default" if engine.max_num_seqs is None else engine.max_num_seqs
@@ -137,6 +155,18 @@ def _power_steps(engine: Engine, planned: EnginePlan, mix: Mix, fleet: Fleet) ->
     if engine.power_source is PowerSource.METADATA and engine.capacity and fleet.reference:
         table = relative_power(engine.capacity, mix, fleet.reference)
         yield Step(what="the table says", value=f"{table:g}", how="for comparison; not used")
+
+
+def _capacity_steps(planned: EnginePlan, posterior: Posterior | None) -> Iterator[Step]:
+    if posterior is not None:
+        yield Step(what="measured", value=f"{posterior.samples} samples", how=posterior.reason)
+    if posterior is not None and posterior.samples:
+        yield Step(
+            what="posterior",
+            value=f"x {math.exp(posterior.target):.3f}",
+            how="of what was declared, relative to the pool's median engine, after damping and "
+            f"within the policy's bounds; in force: x {posterior.factor:.3f}",
+        )
     corrected = planned.capacity != planned.gpu_power
     yield Step(
         what="capacity",

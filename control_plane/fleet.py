@@ -63,6 +63,7 @@ class Engine:
     capacity: Capacity | None = None  # of its GPUs, where the table knows them
     facts: GpuFacts | None = None  # what the capacity follows from
     compute_capability: ComputeCapability | None = None
+    declaration: str = ""  # all that the declared capacity follows from, in one line
     max_num_seqs: int | None
     keep_alive_s: float | None
 
@@ -189,10 +190,24 @@ def _build_engine(entry: CatalogEntry, cards: "_Cards") -> tuple[Engine, list[Pr
         capacity=capacity,
         facts=facts,
         compute_capability=_compute_capability(metadata, facts),
+        declaration=_declaration(metadata, power),
         max_num_seqs=metadata.max_num_seqs,
         keep_alive_s=metadata.keep_alive_s,
     )
     return engine, problems
+
+
+def _declaration(metadata: EngineMetadata, power: float) -> str:
+    parts = (
+        metadata.model,
+        metadata.version,
+        metadata.gpu_model,
+        metadata.gpu_count,
+        metadata.tensor_parallel_size,
+        metadata.gpu_power_limit_w,
+        power,
+    )
+    return "|".join(["?" if part is None else f"{part}" for part in parts])
 
 
 def _compute_capability(

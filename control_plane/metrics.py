@@ -42,6 +42,18 @@ class Metrics:
             ["node", "engine", "cluster", "source"],
             registry=registry,
         )
+        self.engine_capacity = Gauge(
+            "wattmesh_engine_capacity",
+            "What weights follow: gpu_power, corrected where it was measured",
+            ["node", "engine", "cluster"],
+            registry=registry,
+        )
+        self.capacity_scrapes = Counter(
+            "wattmesh_capacity_scrapes",
+            "Scrapes of engines' metrics for measuring their capacity, by result",
+            ["result"],
+            registry=registry,
+        )
         self.pool_info = Gauge(
             "wattmesh_pool_info",
             "Always 1; maps an Envoy cluster name to model and version",
@@ -62,7 +74,7 @@ class Metrics:
         )
         self.xds_requests = Counter(
             "wattmesh_xds_requests",
-            "Discovery requests by kind: ack, nack, subscribe, stale",
+            "Discovery requests by kind: ack, nack, subscribe, stale, unknown_type",
             ["type", "kind"],
             registry=registry,
         )

@@ -35,17 +35,20 @@ class PlanGauges:
 
     def _show_engines(self, old: list[EnginePlan], new: list[EnginePlan]) -> None:
         weights, powers = self._metrics.engine_weight, self._metrics.engine_gpu_power
+        capacities = self._metrics.engine_capacity
         kept = {_labels(engine) for engine in new}
         sourced = {(*_labels(engine), engine.power_source.value) for engine in new}
         for engine in old:
             labels, source = _labels(engine), engine.power_source.value
             if labels not in kept:
                 weights.remove(*labels)
+                capacities.remove(*labels)
             if (*labels, source) not in sourced:
                 powers.remove(*labels, source)
         for engine in new:
             labels, source = _labels(engine), engine.power_source.value
             weights.labels(*labels).set(engine.weight)
+            capacities.labels(*labels).set(engine.capacity)
             powers.labels(*labels, source).set(engine.gpu_power)
         self._states.subtract(engine.state for engine in old)
         self._states.update(engine.state for engine in new)

@@ -22,7 +22,10 @@ from control_plane.thresholds import edge_thresholds, engine_limit
 from control_plane.weights import WeightScale, pool_scale
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
 
-NO_CORRECTIONS: Mapping[str, float] = MappingProxyType({})
+# Measured over declared capacity, by engine ID and declaration: of another declaration nothing is
+# known, so that a changed power cap counts at once.
+Corrections = Mapping[tuple[str, str], float]
+NO_CORRECTIONS: Corrections = MappingProxyType({})
 _MAX_ROUTE_WEIGHT = 2**24  # of one version; 255 versions still fit uint32
 
 
@@ -30,12 +33,11 @@ def plan_fleet(
     fleet: Fleet,
     policy: Policy,
     now: float,
-    corrections: Mapping[str, float] = NO_CORRECTIONS,
+    corrections: Corrections = NO_CORRECTIONS,
 ) -> Plan:
     """Return the plan at the time `now` (seconds since the epoch; nothing depends on it yet).
 
-    `corrections` are measured capacities by engine ID, on the scale of gpu_power; an engine that
-    is not among them counts with its gpu_power.
+    An engine that is not among the `corrections` counts with its gpu_power.
     """
     return Planner().plan(fleet, policy, now, corrections)
 
@@ -67,7 +69,7 @@ class _Examined:
     """One node, once its engines' capacities are known."""
 
     node: Node
-    corrections: tuple[float | None, ...]
+    corrections: tuple[float, ...]
     engines: tuple[_Measured, ...]
     shares: Mapping[Pool, _Share]
     problems: tuple[Problem, ...]
@@ -108,7 +110,7 @@ class Planner:
         fleet: Fleet,
         policy: Policy,
         now: float,
-        corrections: Mapping[str, float] = NO_CORRECTIONS,
+        corrections: Corrections = NO_CORRECTIONS,
     ) -> Plan:
         """Return the plan, as `plan_fleet` does."""
         if policy != self._policy or fleet.reference != self._reference:
@@ -125,24 +127,26 @@ class Planner:
             problems += examined.problems
         return self._assemble(policy, problems)
 
-    def _examine(self, node: Node, policy: Policy, corrections: Mapping[str, float]) -> _Examined:
+    def _examine(self, node: Node, policy: Policy, corrections: Corrections) -> _Examined:
         """Return the node's capacities, taken over where neither it nor they changed."""
         last = self._examined.get(node.id)
         known = (
-            tuple([corrections.get(engine.id) for engine in node.engines])
+            tuple(
+                [corrections.get((engine.id, engine.declaration), 1.0) for engine in node.engines]
+            )
             if corrections
-            else (None,) * len(node.engines)
+            else (1.0,) * len(node.engines)
         )
         if last is not None and last.node == node and last.corrections == known:
             return last
         problems: list[Problem] = []
         engines = []
-        for engine, measured in zip(node.engines, known, strict=True):
+        for engine, factor in zip(node.engines, known, strict=True):
             model = policy.model(engine.pool.model)
             admitted, found = admit(engine, model.requires)
             problems += found
             power = _power(engine, model.mix, self._reference)
-            engines.append(_Measured(admitted, power, power if measured is None else measured))
+            engines.append(_Measured(admitted, power, power * factor))
         shares = _shares(node, engines)
         if last is not None:
             shares = {pool: _same(last.shares.get(pool), share) for pool, share in shares.items()}

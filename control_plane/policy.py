@@ -18,6 +18,7 @@ from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.limits import RequestLimit, parse_rate
 from control_plane.metadata import name_fault
+from control_plane.posterior import Bounds
 from control_plane.thresholds import DEFAULT_MAX_QUEUE
 from engines.compute_capability import ComputeCapability, parse_compute_capability
 
@@ -37,6 +38,14 @@ class Requirements:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Whether declared capacities are corrected by what engines are measured to do, and how far."""
+
+    enabled: bool | None = None  # None: under `latency` only
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPolicy:
     """What the operator wants for one model. Durations in seconds, sizes in bytes."""
 
@@ -47,7 +56,17 @@ class ModelPolicy:
     max_queue: float = DEFAULT_MAX_QUEUE  # requests that may wait for each that engines hold
     slow_start_s: float = 30.0  # until a new engine gets its whole share; 0 = at once
     requires: Requirements = Requirements()
+    correction: Correction = field(default_factory=Correction)
     request_limit: RequestLimit | None = None  # of this model, over all edges; None = none
+
+    @property
+    def corrects(self) -> bool:
+        """Whether measurement corrects what is declared.
+
+        Under `proportional` the share is what was declared, unless correction is asked for.
+        """
+        enabled = self.correction.enabled
+        return self.balance == "latency" if enabled is None else enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +129,12 @@ class _RequirementsDocument(_Strict):
     ) = None
 
 
+class _CorrectionDocument(_Strict):
+    enabled: bool | None = None
+    lowest: Annotated[float, Field(gt=0, le=1)] = Bounds().lowest
+    highest: Annotated[float, Field(ge=1, le=100)] = Bounds().highest
+
+
 Rate = Annotated[Fraction, BeforeValidator(parse_rate)]
 
 
@@ -135,6 +160,7 @@ class _Defaults(_Strict):
     slow_start: Annotated[Duration, Field(ge=0, le=3600)] | None = None
     requires: _RequirementsDocument | None = None
     request_limit: _LimitDocument | None = None
+    correction: _CorrectionDocument | None = None
 
 
 class _Model(_Defaults):
@@ -164,7 +190,13 @@ def _model_policy(raw: _Defaults, base: ModelPolicy) -> ModelPolicy:
         slow_start_s=base.slow_start_s if raw.slow_start is None else raw.slow_start,
         requires=base.requires if raw.requires is None else _requirements(raw.requires),
         request_limit=_request_limit(raw.request_limit) or base.request_limit,
+        correction=base.correction if raw.correction is None else _correction(raw.correction),
     )
+
+
+def _correction(raw: _CorrectionDocument) -> Correction:
+    bounds = Bounds(lowest=raw.lowest, highest=raw.highest)
+    return Correction(enabled=raw.enabled, bounds=bounds)
 
 
 def _request_limit(raw: _LimitDocument | None) -> RequestLimit | None:

@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from control_plane.capacity import Capacity
+from control_plane.fleet import Engine, PowerSource
 from control_plane.observations import Observation
+from engines.gpu import REFERENCE_POWER
 
 MIN_WINDOW_S = 0.5
 MIN_GAPS = 100  # tokens; fewer say little about a mean
@@ -63,6 +65,13 @@ class Bounds:
 
     lowest: float = 0.1
     highest: float = 2.0
+
+
+def declared_capacity(engine: Engine, gpu_power: float, reference: Capacity) -> Capacity:
+    """Return what an engine should do: of the table's card, or so much of the reference card."""
+    if engine.power_source is PowerSource.TABLE and engine.capacity is not None:
+        return engine.capacity
+    return reference.scaled(gpu_power / REFERENCE_POWER)
 
 
 def measure(before: Observation, after: Observation, declared: Capacity) -> Sample | str:

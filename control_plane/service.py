@@ -7,11 +7,12 @@ refused resources leave the last good ones in force.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import aiohttp
 import structlog
 
 from control_plane.addresses import HostPort, UnixSocket
@@ -21,13 +22,16 @@ from control_plane.catalog_files import FileRead, follow_catalog_file, follow_po
 from control_plane.consul_catalog import watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
+from control_plane.explain import Explanation, explain
 from control_plane.fleet import Fleet, FleetBuilder
 from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, pass_time
+from control_plane.measure import MIN_INTERVAL_S, Meter, scrape_through_nodes
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
 from control_plane.plan_metrics import PlanGauges
-from control_plane.planner import Planner
+from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
 from control_plane.policy import Policy
+from control_plane.posterior import Posterior
 from control_plane.resources import PlanParts, build_resources
 from control_plane.snapshot import make_snapshot
 from control_plane.store import SnapshotStore
@@ -51,6 +55,7 @@ class ControlPlaneConfig:
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
     hold_s: float = HOLD_S
+    measure_interval_s: float = MIN_INTERVAL_S  # between two scrapes of an engine
 
 
 class ControlPlane:
@@ -77,6 +82,8 @@ class ControlPlane:
         self._policy: Policy | None = None
         self._policy_problems: tuple[Problem, ...] = ()
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
+        self.posteriors: Callable[[], Mapping[str, Posterior]] = dict
+        self._corrections: Corrections = NO_CORRECTIONS
         self._edges: tuple[str, ...] = ()
         self._replan = False  # something besides the edges changed
         self._pending: Pending | None = None
@@ -86,6 +93,17 @@ class ControlPlane:
     def plan(self) -> Plan | None:
         """The plan in force."""
         return self._store.plan
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force."""
+        return self._policy
+
+    def explain(self, subject: str) -> tuple[Explanation, ...]:
+        """Return how a model's engines, or one engine, come by their weights; none if unknown."""
+        if self.fleet is None or self._policy is None or self.plan is None:
+            return ()
+        return explain(self.fleet, self._policy, self.plan, subject, self.posteriors())
 
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with the inputs now: refused documents, then dropped entries."""
@@ -126,6 +144,11 @@ class ControlPlane:
                 logger.info("policy read", models=len(read.value.models))
                 self._policy = read.value
                 self._note_change()
+
+    def take_corrections(self, corrections: Corrections) -> None:
+        """Take what engines were measured to do of what they declare."""
+        self._corrections = corrections
+        self._note_change()
 
     def take_edges(self, edges: tuple[str, ...]) -> None:
         """Take the node IDs of the edges that are connected now; limits are shared among them."""
@@ -210,7 +233,7 @@ class ControlPlane:
         self._replan = False
         with self.metrics.plan_seconds.time():
             self.fleet = self._fleets.build(catalog)
-            plan = self._planner.plan(self.fleet, self._policy, time.time())
+            plan = self._planner.plan(self.fleet, self._policy, time.time(), self._corrections)
             # Without a limit nobody needs to know; with thousands of edges each would cost a push.
             plan = replace(plan, edges=self._edges if plan.limited else ())
             first, changed = before is None, plan != before
@@ -243,6 +266,11 @@ async def run_control_plane(
     plane.streams = service.status
     service.on_edges = plane.take_edges
     async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        meter = Meter(
+            plane, scrape_through_nodes(session), min_interval_s=config.measure_interval_s
+        )
+        plane.posteriors = lambda: meter.posteriors
         await stack.enter_async_context(serve_admin(plane, config.admin_address))
         await stack.enter_async_context(serve_ads(service, config.xds_addresses))
         logger.info(
@@ -255,6 +283,7 @@ async def run_control_plane(
             tasks.create_task(plane.follow_catalog(catalog or _catalog_source(config, metrics)))
             tasks.create_task(plane.follow_policy(_policy_source(config)))
             tasks.create_task(plane.publish_changes(config.debounce))
+            tasks.create_task(meter.run())
 
 
 def _catalog_source(

@@ -108,17 +108,31 @@ def explain_command(
     subject: Annotated[
         str, typer.Argument(metavar="MODEL|ENGINE", help="A model, or an engine's ID.")
     ],
-    catalog: CatalogFile,
+    catalog: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recorded answer of Consul.")
+    ] = None,
     policy: PolicyFile = None,
+    admin_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Ask a running control plane, with what it measured."),
+    ] = None,
     output: OutputForm = Output.TABLE,
 ) -> None:
-    """Print every step from an engine's metadata to its weight, with units. Needs no network.
+    """Print every step from an engine's metadata to its weight, with units.
+
+    From two files, with no network; or from a running control plane, with what it measured.
 
     Example: wattmesh explain acme/fox-7b --catalog catalog.json --policy policy.yaml
+    Example: wattmesh explain acme/fox-7b --admin-address unix:/run/wattmesh/admin.sock
     """
-    from control_plane.cli.compare import print_explanation
+    from control_plane.cli.compare import print_explanation, print_live_explanation
 
-    print_explanation(subject, catalog, policy, output)
+    if (catalog is None) == (admin_address is None):
+        raise typer.BadParameter("give either --catalog or --admin-address")
+    if catalog is not None:
+        print_explanation(subject, catalog, policy, output)
+    else:
+        print_live_explanation(subject, _addresses([str(admin_address)])[0], output)
 
 
 @app.command("diff")

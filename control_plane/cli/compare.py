@@ -1,10 +1,15 @@
 """`explain` and `diff`: why a weight is what it is, and what a change would move."""
 
+import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from control_plane.addresses import HostPort, UnixSocket
+from control_plane.cli.admin_client import ask_admin
 from control_plane.cli.offline import edge_view, load_inputs, load_plan
 from control_plane.cli.output import Output, print_data, print_problems, print_table
 from control_plane.errors import WattmeshError
@@ -25,12 +30,24 @@ def print_explanation(subject: str, catalog: Path, policy: Path | None, output: 
             f"{', '.join(known[:20]) or 'it has none'}"
         )
     print_problems(str(problem) for problem in plan.problems)
+    _print_steps([asdict(item) for item in found], output)
+
+
+def print_live_explanation(subject: str, address: UnixSocket | HostPort, output: Output) -> None:
+    """Print the same of a running control plane."""
+    (found,) = asyncio.run(ask_admin(address, f"/v1/explain/{quote(subject)}"))
+    if not isinstance(found, list):
+        raise WattmeshError(found["error"]["message"])
+    _print_steps(found, output)
+
+
+def _print_steps(found: Sequence[Mapping[str, Any]], output: Output) -> None:
     if output is not Output.TABLE:
-        print_data([asdict(item) for item in found], output)
+        print_data(list(found), output)
         return
     for item in found:
-        title = f"{item.engine} ({item.model})"
-        rows = [[step.what, step.value, step.how] for step in item.steps]
+        title = f"{item['engine']} ({item['model']})"
+        rows = [[step["what"], step["value"], step["how"]] for step in item["steps"]]
         print_table(title, ("step", "value", "how"), rows)
         print_table("", (), [])
 

@@ -63,7 +63,9 @@ def test_declared_power_is_compared_with_the_table():
 
 
 def test_a_correction_is_told_apart():
-    (found,) = steps(consul_entry("n.e"), corrections={"n.e": 80.0})
+    entry = consul_entry("n.e")
+    declared = make_fleet(entry).nodes[0].engines[0].declaration
+    (found,) = steps(entry, corrections={("n.e", declared): 0.8})
     assert (found["gpu_power"].value, found["capacity"].value) == ("100", "80")
     assert "corrected by measurement" in found["capacity"].how
 

@@ -40,7 +40,7 @@ engines = st.fixed_dictionaries(
 worlds = st.tuples(
     st.lists(engines, max_size=8),
     st.sampled_from(POLICIES),
-    st.dictionaries(st.sampled_from(["a.e0", "b.e1", "c.e2"]), st.sampled_from([10.0, 250.0])),
+    st.dictionaries(st.sampled_from(["a.e0", "b.e1", "c.e2"]), st.sampled_from([0.5, 2.0])),
 )
 
 
@@ -69,12 +69,18 @@ def test_after_any_changes_the_plan_is_the_one_made_from_nothing(changes):
     parser, builder, planner = CatalogParser("consul"), FleetBuilder(GPUS), Planner()
     gauges, metrics = Metrics(), Metrics()
     shown = PlanGauges(gauges)
-    for world, policy, corrections in changes:
+    for world, policy, factors in changes:
         data = answer(world)
         catalog = parser.parse(data)
         assert catalog == parse_catalog(data, source="consul")
         fleet = builder.build(catalog)
         assert fleet == build_fleet(catalog, GPUS)
+        corrections = {
+            (engine.id, engine.declaration): factors[engine.id]
+            for node in fleet.nodes
+            for engine in node.engines
+            if engine.id in factors
+        }
         plan = planner.plan(fleet, policy, 0.0, corrections)
         assert plan == plan_fleet(fleet, policy, 0.0, corrections)
         shown.show(plan)

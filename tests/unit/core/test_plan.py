@@ -199,10 +199,21 @@ def test_declared_power_ignores_card_cap_and_mix():
     assert plan.engines[0].gpu_power == 77
 
 
-def test_a_correction_replaces_the_capacity_and_leaves_the_declared_power():
+@pytest.mark.parametrize(
+    "changed", [{"gpu_power_limit_w": "200"}, {"version": "v2"}, {"gpu_model": "NVIDIA L4"}]
+)
+def test_what_was_measured_of_another_declaration_does_not_count(changed):
+    before = make_fleet(engine("n1", 400)).nodes[0].engines[0].declaration
+    fleet = make_fleet(engine("n1", 400, **changed))
+    plan = plan_fleet(fleet, Policy(), 0.0, {("n1.e0", before): 0.25})
+    assert plan.engines[0].capacity == 400
+
+
+def test_a_correction_scales_the_capacity_and_leaves_the_declared_power():
     fleet = make_fleet(engine("n1", 400), engine("n2", 100))
     policy = parse_policy(b"defaults: {balance: proportional}", source="p")
-    plan = plan_fleet(fleet, policy, 0.0, {"n1.e0": 100.0})
+    declared = fleet.nodes[0].engines[0].declaration
+    plan = plan_fleet(fleet, policy, 0.0, {("n1.e0", declared): 0.25})
     assert [(e.gpu_power, e.capacity) for e in plan.engines] == [(400, 100), (100, 100)]
     assert weights(plan) == {"n1.e0": 100, "n2.e0": 100}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.cli import main
 from control_plane.cli.app import run_app
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -43,3 +44,15 @@ def test_diff_exits_1_when_something_would_move(capsys, tmp_path):
 def test_help_has_an_example(capsys, command):
     assert run_app([command, "--help"]) == 0
     assert f"Example: wattmesh {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_explain_asks_for_one_source(capsys):
+    for options in ([], ["--catalog", CATALOG, "--admin-address", "unix:/run/x.sock"]):
+        assert run_app(["explain", "acme/fox", *options]) == 2
+        assert "either --catalog or --admin-address" in capsys.readouterr().err
+
+
+def test_explain_without_a_control_plane_says_how_to_start_one(capsys, tmp_path):
+    argv = ["explain", "acme/fox", "--admin-address", f"unix:{tmp_path}/none.sock"]
+    assert main(argv) == 2
+    assert "wattmesh up" in capsys.readouterr().err

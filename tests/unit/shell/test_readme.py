@@ -34,6 +34,7 @@ def test_the_table_names_every_key() -> None:
         "defaults.slow_start",
         "defaults.requires",
         "defaults.request_limit",
+        "defaults.correction",
         "models.<name>.versions",
     ]
 

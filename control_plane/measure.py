@@ -1,0 +1,206 @@
+"""Measuring engines: their metrics read slowly through the node Envoys, beliefs kept, news told.
+
+The pace is bounded from both sides: no engine more often than each five seconds, and no more than
+a hundred scrapes a second, however large the fleet. What is learnt is arithmetic of `posterior`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from control_plane.fleet import Engine, EngineState, Fleet
+from control_plane.metrics import Metrics
+from control_plane.observations import MAX_SCRAPE_BYTES, Observation, parse_observation
+from control_plane.plan import EnginePlan, NodePlan, Plan
+from control_plane.planner import Corrections
+from control_plane.policy import Policy
+from control_plane.posterior import Posterior, Sample, correct, declared_capacity, learn, measure
+
+logger = structlog.get_logger()
+
+MIN_INTERVAL_S = 5.0  # between two scrapes of an engine
+_S_PER_ENGINE = 0.01
+_TIMEOUT_S = 3.0
+_CONCURRENT = 16
+_PAUSE_S = 1.0  # while there is nothing to measure
+
+Scrape = Callable[[NodePlan, EnginePlan], Awaitable[bytes]]
+
+
+class ScrapeError(Exception):
+    """An engine's metrics could not be read."""
+
+
+class Measured(Protocol):
+    """What is measured, and who hears of it; the control plane is it."""
+
+    metrics: Metrics
+    fleet: Fleet | None
+
+    @property
+    def plan(self) -> Plan | None: ...
+    @property
+    def policy(self) -> Policy | None: ...
+    def take_corrections(self, corrections: Corrections) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    node: NodePlan
+    planned: EnginePlan
+    engine: Engine
+
+
+class Meter:
+    """Measures the ready engines of a plane, round by round. Used from one event loop."""
+
+    def __init__(
+        self, plane: Measured, scrape: Scrape, *, min_interval_s: float = MIN_INTERVAL_S
+    ) -> None:
+        self.posteriors: dict[str, Posterior] = {}
+        self._plane = plane
+        self._scrape = scrape
+        self._min_interval_s = min_interval_s
+        self._last: dict[str, Observation] = {}
+        self._told: Corrections = {}
+        self._unreadable: set[str] = set()
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            await self.measure_once()
+
+    async def measure_once(self) -> None:
+        """Scrape every engine once, spread over the interval; then correct, and tell what moved."""
+        targets = self._targets()
+        self._forget(targets)
+        if not targets:
+            await asyncio.sleep(_PAUSE_S)
+        interval_s = max(self._min_interval_s, len(targets) * _S_PER_ENGINE)
+        slots = asyncio.Semaphore(_CONCURRENT)
+        async with asyncio.TaskGroup() as tasks:
+            for target in targets.values():
+                tasks.create_task(self._observe(target, slots))
+                await asyncio.sleep(interval_s / len(targets))
+        self._correct(targets)
+
+    def _targets(self) -> dict[str, _Target]:
+        plan, fleet, policy = self._plane.plan, self._plane.fleet, self._plane.policy
+        if plan is None or fleet is None or policy is None:
+            return {}
+        engines = {engine.id: engine for node in fleet.nodes for engine in node.engines}
+        return {
+            planned.id: _Target(node, planned, engines[planned.id])
+            for node in plan.nodes
+            for planned in node.engines
+            if planned.state is EngineState.READY
+            and planned.id in engines
+            and policy.model(planned.pool.model).corrects
+        }
+
+    def _forget(self, targets: Mapping[str, _Target]) -> None:
+        """What an engine that went taught stays while it is registered: it may only restart."""
+        fleet = self._plane.fleet
+        registered = {e.id for node in fleet.nodes for e in node.engines} if fleet else set()
+        self.posteriors = {k: v for k, v in self.posteriors.items() if k in registered}
+        self._last = {k: v for k, v in self._last.items() if k in targets}
+        self._unreadable &= registered
+
+    async def _observe(self, target: _Target, slots: asyncio.Semaphore) -> None:
+        engine_id = target.planned.id
+        async with slots:
+            outcome = await self._sample(target)
+        result = "read" if engine_id in self._last else "failed"
+        self._plane.metrics.capacity_scrapes.labels(result).inc()
+        state = self.posteriors.get(engine_id)
+        self.posteriors[engine_id] = learn(state, target.engine.declaration, outcome)
+
+    async def _sample(self, target: _Target) -> Sample | str:
+        fleet, engine_id = self._plane.fleet, target.planned.id
+        before = self._last.pop(engine_id, None)
+        try:
+            text = await self._scrape(target.node, target.planned)
+        except ScrapeError as error:
+            if engine_id not in self._unreadable:
+                self._unreadable.add(engine_id)
+                logger.warning("engine not measured", engine=engine_id, reason=str(error))
+            return f"its metrics cannot be read: {error}"
+        now = parse_observation(text, asyncio.get_running_loop().time())
+        if now is None:
+            return "its metrics are not in Prometheus' text form"
+        if engine_id in self._unreadable:
+            self._unreadable.discard(engine_id)
+            logger.info("engine measured again", engine=engine_id)
+        self._last[engine_id] = now
+        if before is None or fleet is None or fleet.reference is None:
+            return "first scrape"
+        declared = declared_capacity(target.engine, target.planned.gpu_power, fleet.reference)
+        return measure(before, now, declared)
+
+    def _correct(self, targets: Mapping[str, _Target]) -> None:
+        policy = self._plane.policy
+        if policy is None:
+            return
+        pools: dict[str, dict[str, Posterior]] = {}
+        models: dict[str, str] = {}
+        for engine_id, target in targets.items():
+            pool = target.planned.pool
+            models[pool.cluster] = pool.model
+            pools.setdefault(pool.cluster, {})[engine_id] = self.posteriors[engine_id]
+        for cluster, pool_states in pools.items():
+            bounds = policy.model(models[cluster]).correction.bounds
+            self.posteriors |= correct(pool_states, bounds)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the corrections in force, those of engines that pause included."""
+        corrections = {
+            (engine_id, state.fingerprint): round(state.factor, 4)
+            for engine_id, state in sorted(self.posteriors.items())
+            if state.correction
+        }
+        if corrections == self._told:
+            return
+        for engine_id, fingerprint in corrections.keys() - self._told.keys():
+            state = self.posteriors[engine_id]
+            logger.info(
+                "declared capacity corrected by measurement",
+                engine=engine_id,
+                declared=fingerprint,
+                factor=round(state.factor, 3),
+                samples=state.samples,
+            )
+        self._told = corrections
+        self._plane.take_corrections(corrections)
+
+
+def scrape_through_nodes(session: aiohttp.ClientSession) -> Scrape:
+    """Return the way to engines' metrics: their node's mesh listener."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+
+    async def scrape(node: NodePlan, engine: EnginePlan) -> bytes:
+        path = f"/wattmesh/engines/{engine.engine}/metrics"
+        try:
+            url = URL.build(scheme="http", host=node.address, port=node.port, path=path)
+            async with session.get(url, timeout=timeout) as response:
+                if response.status != 200:
+                    raise ScrapeError(f"HTTP {response.status}")
+                return await _read_bounded(response)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ScrapeError(str(error) or type(error).__name__) from error
+
+    return scrape
+
+
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    text = bytearray()
+    async for chunk in response.content.iter_chunked(64 * 1024):
+        text += chunk
+        if len(text) > MAX_SCRAPE_BYTES:
+            raise ScrapeError(f"more than {MAX_SCRAPE_BYTES} bytes")
+    return bytes(text)
