@@ -1,30 +1,36 @@
-"""The GPU table: from a driver's name of a card to its numbers and one relative power.
+"""The GPU table: from a driver's name of a card to its numbers.
 
 A name that no row matches is unknown (None), never a guess: "A10" is not "A100", "L4" not "L40S".
 """
 
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Annotated
 
-import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
+
+from control_plane.documents import load_document
+from control_plane.errors import InputError, Problem, shown
+from engines.compute_capability import parse_compute_capability
 
 REFERENCE_GPU = "A100-SXM-80GB"
 REFERENCE_POWER = 100.0
-_BRANDS = re.compile(r"^(nvidia|tesla|graphics device)\s+")
+_BRANDS = re.compile(r"^(nvidia|tesla|graphics device|amd|instinct|intel|habana)\s+")
+# The form of pci.ids, which AMD's tools fall back on: "Aqua Vanjaram [Instinct MI300X]".
+_CODENAME = re.compile(r"[^\[\]]+\[([^\[\]]+)\]")
+_MEANWHILE = "no GPU is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One kind of GPU, as its maker's data sheet gives it."""
+    """One kind of GPU, as its maker's data sheet gives it; what the driver counts as one device."""
 
     name: str
     memory_gib: float
     bandwidth_gb_s: float
-    bf16_tflops: float  # dense; FP16 where a card has no BF16
-    compute_capability: str
+    bf16_tflops: float  # dense, accumulated in FP32; FP16 where a card has no BF16
+    compute_capability: str | None  # CUDA's, e.g. "9.0"; None for the cards of other makers
     power_default_w: float
     patterns: tuple[str, ...]  # over the lower-cased name without its brand
     source: str
@@ -37,12 +43,11 @@ class GpuTable:
     specs: tuple[GpuSpec, ...]
 
     def find(self, raw_name: str | bytes) -> GpuSpec | None:
-        """Return the GPU that a driver means by this name, or None when it is unknown."""
-        if isinstance(raw_name, bytes):
-            raw_name = raw_name.decode(errors="replace")
-        name = raw_name.strip().lower()
-        while (stripped := _BRANDS.sub("", name)) != name:
-            name = stripped
+        """Return the GPU that a driver means by this name, or None when it is unknown.
+
+        The name of a MIG slice is no card's name: `control_plane.capacity.find_gpu` reads those.
+        """
+        name = _bare_name(raw_name)
         for spec in self.specs:
             if any(re.fullmatch(pattern, name) for pattern in spec.patterns):
                 return spec
@@ -55,40 +60,82 @@ class GpuTable:
                 return spec
         raise KeyError(name)
 
-    def relative_power(self, spec: GpuSpec, count: int = 1) -> float:
-        """Return the capacity of `count` such GPUs, where one A100-80GB SXM is 100.
-
-        Prefill follows compute and decode follows memory bandwidth, so one number for both is the
-        geometric mean of the two ratios: sqrt(compute ratio x bandwidth ratio) x 100 x count.
-        """
-        reference = self.named(REFERENCE_GPU)
-        compute = spec.bf16_tflops / reference.bf16_tflops
-        bandwidth = spec.bandwidth_gb_s / reference.bandwidth_gb_s
-        return round(REFERENCE_POWER * math.sqrt(compute * bandwidth) * count, 1)
-
 
 def load_gpu_table() -> GpuTable:
     """Return the table that ships with this package."""
-    text = resources.files("engines").joinpath("gpu_table.yaml").read_text(encoding="utf-8")
-    return parse_gpu_table(yaml.safe_load(text))
+    data = resources.files("engines").joinpath("gpu_table.yaml").read_bytes()
+    return parse_gpu_table(data, source="gpu_table.yaml")
 
 
-def parse_gpu_table(rows: Sequence[dict[str, object]]) -> GpuTable:
-    """Return the table of these rows. Raise TypeError or KeyError on a row that is not one."""
-    return GpuTable(tuple(_parse_row(row) for row in rows))
+def parse_gpu_table(data: bytes, *, source: str) -> GpuTable:
+    """Return the table of a YAML list of rows. Raise InputError with every problem in it."""
+    rows = load_document(data, _TableDocument, source=source, meanwhile=_MEANWHILE).root
+    names = [row.name for row in rows]
+    problems = [
+        Problem(
+            source=source,
+            path=f"[{index}].name",
+            value=shown(name),
+            expected="a name that no other row has",
+            meanwhile=_MEANWHILE,
+        )
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+    if problems:
+        raise InputError(problems)
+    return GpuTable(tuple(_spec(row) for row in rows))
 
 
-def _parse_row(row: dict[str, object]) -> GpuSpec:
-    patterns = row["patterns"]
-    if not isinstance(patterns, list):
-        raise TypeError(f"GPU {row.get('name')!r}: patterns is {patterns!r}, expected a list")
-    return GpuSpec(
-        name=str(row["name"]),
-        memory_gib=float(str(row["memory_gib"])),
-        bandwidth_gb_s=float(str(row["bandwidth_gb_s"])),
-        bf16_tflops=float(str(row["bf16_tflops"])),
-        compute_capability=str(row["compute_capability"]),
-        power_default_w=float(str(row["power_default_w"])),
-        patterns=tuple(str(pattern) for pattern in patterns),
-        source=str(row["source"]),
-    )
+def decode_name(raw_name: str | bytes) -> str:
+    """Return a driver's name as text: old bindings answer bytes, some with closing NULs."""
+    text = raw_name.decode(errors="replace") if isinstance(raw_name, bytes) else raw_name
+    return " ".join(text.replace("\0", " ").split())
+
+
+def _bare_name(raw_name: str | bytes) -> str:
+    name = decode_name(raw_name).lower()
+    if codename := _CODENAME.fullmatch(name):
+        name = codename[1]
+    while (stripped := _BRANDS.sub("", name)) != name:
+        name = stripped
+    return name
+
+
+def _check_pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from error
+    return value
+
+
+def _check_compute_capability(value: str) -> str:
+    if parse_compute_capability(value) is None:
+        raise ValueError('a CUDA compute capability, e.g. "9.0", or null')
+    return value
+
+
+_Text = Annotated[str, Field(min_length=1)]
+_Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: _Text
+    memory_gib: _Number
+    bandwidth_gb_s: _Number
+    bf16_tflops: _Number
+    compute_capability: Annotated[str, AfterValidator(_check_compute_capability)] | None
+    power_default_w: _Number
+    patterns: Annotated[list[Annotated[_Text, AfterValidator(_check_pattern)]], Field(min_length=1)]
+    source: _Text
+
+
+class _TableDocument(RootModel[list[_Row]]):
+    """The rows of the table."""
+
+
+def _spec(row: _Row) -> GpuSpec:
+    return GpuSpec(**{**row.model_dump(), "patterns": tuple(row.patterns)})
