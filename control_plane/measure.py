@@ -20,6 +20,7 @@ from control_plane.plan import EnginePlan, NodePlan, Plan
 from control_plane.planner import Corrections
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior, Sample, correct, declared_capacity, learn, measure
+from control_plane.posterior_store import PosteriorStore, StoreError
 
 logger = structlog.get_logger()
 
@@ -27,6 +28,7 @@ MIN_INTERVAL_S = 5.0  # between two scrapes of an engine
 _S_PER_ENGINE = 0.01
 _TIMEOUT_S = 3.0
 _CONCURRENT = 16
+_SAVE_EVERY_S = 30.0
 _PAUSE_S = 1.0  # while there is nothing to measure
 
 Scrape = Callable[[NodePlan, EnginePlan], Awaitable[bytes]]
@@ -60,20 +62,67 @@ class Meter:
     """Measures the ready engines of a plane, round by round. Used from one event loop."""
 
     def __init__(
-        self, plane: Measured, scrape: Scrape, *, min_interval_s: float = MIN_INTERVAL_S
+        self,
+        plane: Measured,
+        scrape: Scrape,
+        *,
+        store: PosteriorStore | None = None,
+        min_interval_s: float = MIN_INTERVAL_S,
     ) -> None:
         self.posteriors: dict[str, Posterior] = {}
         self._plane = plane
         self._scrape = scrape
+        self._store = store
         self._min_interval_s = min_interval_s
         self._last: dict[str, Observation] = {}
         self._told: Corrections = {}
         self._unreadable: set[str] = set()
+        self._unsaved = False
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure until cancelled, from what is known of before."""
+        loaded = False
+        saved_s = 0.0
+        clock = asyncio.get_running_loop().time
         while True:
+            loaded = loaded or await self._load()
+            told = self._told
             await self.measure_once()
+            if loaded and (told is not self._told or clock() - saved_s >= _SAVE_EVERY_S):
+                saved_s = clock()
+                await self._save()
+
+    async def _load(self) -> bool:
+        """Return whether what was kept is known now."""
+        if self._store is None or self._plane.fleet is None:
+            return False
+        try:
+            kept = await self._store.load()
+        except StoreError as error:
+            self._note_store(error)
+            return False
+        self.posteriors = kept | self.posteriors
+        if kept:
+            logger.info("measured capacities known from before", engines=len(kept))
+            self._tell()
+        return True
+
+    async def _save(self) -> None:
+        if self._store is None:
+            return
+        try:
+            self.posteriors |= await self._store.save(self.posteriors)
+        except StoreError as error:
+            self._note_store(error)
+            return
+        self._note_store(None)
+
+    def _note_store(self, error: StoreError | None) -> None:
+        if error is not None and not self._unsaved:
+            logger.warning("measured capacities not kept, trying on", reason=str(error))
+        if error is None and self._unsaved:
+            logger.info("measured capacities kept again")
+        self._unsaved = error is not None
 
     async def measure_once(self) -> None:
         """Scrape every engine once, spread over the interval; then correct, and tell what moved."""

@@ -19,7 +19,7 @@ from control_plane.addresses import HostPort, UnixSocket
 from control_plane.admin import serve_admin
 from control_plane.ads import AdsService, serve_ads
 from control_plane.catalog_files import FileRead, follow_catalog_file, follow_policy_file
-from control_plane.consul_catalog import watch_consul
+from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
 from control_plane.explain import Explanation, explain
@@ -32,6 +32,7 @@ from control_plane.plan_metrics import PlanGauges
 from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior
+from control_plane.posterior_store import ConsulPosteriors, PosteriorStore
 from control_plane.resources import PlanParts, build_resources
 from control_plane.snapshot import make_snapshot
 from control_plane.store import SnapshotStore
@@ -268,7 +269,10 @@ async def run_control_plane(
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         meter = Meter(
-            plane, scrape_through_nodes(session), min_interval_s=config.measure_interval_s
+            plane,
+            scrape_through_nodes(session),
+            store=await _posterior_store(config, stack) if guarded else None,
+            min_interval_s=config.measure_interval_s,
         )
         plane.posteriors = lambda: meter.posteriors
         await stack.enter_async_context(serve_admin(plane, config.admin_address))
@@ -284,6 +288,11 @@ async def run_control_plane(
             tasks.create_task(plane.follow_policy(_policy_source(config)))
             tasks.create_task(plane.publish_changes(config.debounce))
             tasks.create_task(meter.run())
+
+
+async def _posterior_store(config: ControlPlaneConfig, stack: AsyncExitStack) -> PosteriorStore:
+    client = open_consul(config.consul_address, config.consul_token)
+    return ConsulPosteriors(await stack.enter_async_context(client))
 
 
 def _catalog_source(

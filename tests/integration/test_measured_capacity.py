@@ -81,6 +81,20 @@ def test_a_wrong_declaration_is_repaired_within_a_minute_of_load(mesh: Mesh) -> 
     assert metrics["wattmesh_capacity_scrapes_total"] >= 8
 
 
+def test_what_was_learnt_outlives_the_control_plane(mesh: Mesh) -> None:
+    learnt = capacities(mesh)["node-b.e2"]
+    assert mesh.control_plane is not None
+    mesh.control_plane.stop()
+    mesh.start_control_plane()
+
+    def known_again() -> bool:
+        if mesh.admin("/ready").status != 200:
+            return False
+        return capacities(mesh)["node-b.e2"] == pytest.approx(learnt, rel=0.001)
+
+    wait_until(known_again, "the measured capacity is in force again", timeout_s=20)
+
+
 def test_without_load_nothing_more_is_learnt(mesh: Mesh) -> None:
     wait_until(
         lambda: "idle" in explained(mesh, "node-b.e2")["measured"]["how"],
