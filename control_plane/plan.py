@@ -26,6 +26,7 @@ class EnginePlan:
     state: EngineState
     gpu: str | None
     gpu_count: int | None
+    power_limit_w: float | None  # of each GPU; None = unknown
     gpu_power: float  # declared, or of the table for the model's mix; one A100-80GB = 100
     power_source: PowerSource
     capacity: float  # what weights follow: gpu_power, corrected where it was measured

@@ -65,6 +65,7 @@ def _engine_plan(engine: EnginePlan, shares: Mapping[str, float]) -> dict[str, A
         "version": engine.pool.version,
         "gpu": engine.gpu,
         "gpu_count": engine.gpu_count,
+        "gpu_power_limit_w": engine.power_limit_w,
         "gpu_power": engine.gpu_power,
         "power_source": engine.power_source.value,
         "capacity": round(engine.capacity, 1),

@@ -290,6 +290,7 @@ def _plan_engine(node_id: str, item: _Measured, scale: WeightScale | None) -> En
         state=engine.state,
         gpu=engine.gpu,
         gpu_count=engine.gpu_count,
+        power_limit_w=engine.facts.power_limit_w if engine.facts else None,
         gpu_power=item.gpu_power,
         power_source=engine.power_source,
         capacity=item.capacity,

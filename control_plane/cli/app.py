@@ -22,8 +22,11 @@ from control_plane.cli.options import (
     VllmPython,
 )
 from control_plane.cli.output import (
+    MODEL_COLUMNS,
     PLAN_COLUMNS,
     Output,
+    limit_text,
+    model_rows,
     plan_rows,
     print_data,
     print_problems,
@@ -66,6 +69,9 @@ def plan_command(
     print_problems(value["problems"])
     if output is Output.TABLE:
         print_table("", PLAN_COLUMNS, plan_rows(value["engines"]))
+        print_table("\nModels", MODEL_COLUMNS, model_rows(value["models"]))
+        if value["request_limit"]:
+            print(f"\nAll models together: {limit_text(value['request_limit'])}")  # noqa: T201
     else:
         print_data(value, output)
 

@@ -94,6 +94,7 @@ def plan_rows(engines: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             engine["model"],
             engine["version"] or "-",
             _gpu(engine),
+            _number(engine["gpu_power_limit_w"]),
             _number(engine["prefill_tokens_per_s"]),
             _number(engine["decode_tokens_per_s"]),
             f"{engine['gpu_power']:g} ({engine['power_source']})",
@@ -113,6 +114,7 @@ PLAN_COLUMNS = (
     "model",
     "version",
     "GPU",
+    "cap_W",
     "prefill/s",
     "decode/s",
     "gpu_power",
@@ -123,8 +125,30 @@ PLAN_COLUMNS = (
     "state",
 )
 _NUMBERS = frozenset(
-    {"prefill/s", "decode/s", "gpu_power", "capacity", "weight", "share", "max_conn"}
+    {"cap_W", "prefill/s", "decode/s", "gpu_power", "capacity", "weight", "share", "max_conn"}
 )
+
+
+def model_rows(models: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a row for each model: how it is split, and what bounds it."""
+    return [
+        [
+            model["model"],
+            "yes" if model["live"] else "no",
+            model["balance"],
+            ", ".join(f"{part['version'] or '-'} {part['weight']}" for part in model["versions"]),
+            limit_text(model["request_limit"]),
+        ]
+        for model in models
+    ]
+
+
+MODEL_COLUMNS = ("model", "live", "balance", "versions", "request limit")
+
+
+def limit_text(limit: Mapping[str, Any] | None) -> str:
+    """Return a request limit as people read it."""
+    return "-" if limit is None else f"{limit['requests_per_s']:g}/s, burst {limit['burst']}"
 
 
 def _number(value: float | None) -> str:

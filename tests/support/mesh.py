@@ -186,7 +186,12 @@ class Mesh:
         return all(self.healthy_engines(node) == self._named(node) for node in self.nodes)
 
     def _named(self, node: str) -> set[str]:
-        return {engine.name for engine in self.engines if engine.node == node}
+        """The engines of the first pool on a node."""
+        return {
+            engine.name
+            for engine in self.engines
+            if engine.node == node and engine.model == self.engines[0].model
+        }
 
     def _answered(self) -> bool:
         return self.chat().status_code == 200

@@ -154,6 +154,7 @@ def test_plan_as_data(run: Run, catalog: Path, output: str) -> None:
         "version": "",
         "gpu": None,
         "gpu_count": None,
+        "gpu_power_limit_w": None,
         "gpu_power": 300.0,
         "power_source": "metadata",
         "capacity": 300.0,
