@@ -16,7 +16,7 @@ CORE = [
     )),
     *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
     *(ROOT / "engines" / f"{name}.py" for name in (
-        "compute_capability", "gpu", "keep_alive", "node_config",
+        "compute_capability", "gpu", "gpu_amd", "gpu_facts", "keep_alive", "node_config",
     )),
     *(ROOT / "engines" / "simulator" / f"{name}.py" for name in ("openai_api", "service_model")),
 ]  # fmt: skip
