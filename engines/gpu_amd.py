@@ -4,6 +4,7 @@ The tools changed their form with the releases of ROCm: a bare list, later {"gpu
 limits flat, later below "ppt0"; warnings before the JSON. What is not found is unknown.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -29,15 +30,13 @@ def parse_amd_smi(static: str, metric: str | None) -> tuple[GpuCard, ...]:
 
     Raise ToolOutputError when `static` is not JSON; a broken `metric` leaves its facts unknown.
     """
-    measured: dict[object, Mapping[str, Any]] = {}
+    measured: dict[int, Mapping[str, Any]] = {}
     if metric is not None:
-        try:
-            measured = {row.get("gpu"): row for row in _rows("amd-smi metric", metric)}
-        except ToolOutputError:
-            measured = {}
+        with contextlib.suppress(ToolOutputError):
+            measured = dict(_numbered("amd-smi metric", metric))
     return tuple(
-        _amd_smi_card(position, row, measured.get(row.get("gpu"), {}))
-        for position, row in enumerate(_rows("amd-smi static", static))
+        _amd_smi_card(index, row, measured.get(index, {}))
+        for index, row in _numbered("amd-smi static", static)
     )
 
 
@@ -54,16 +53,15 @@ def parse_rocm_smi(text: str) -> tuple[GpuCard, ...]:
     return tuple(sorted(cards, key=lambda card: card.index))
 
 
-def _amd_smi_card(position: int, static: Mapping[str, Any], metric: Mapping[str, Any]) -> GpuCard:
+def _amd_smi_card(index: int, static: Mapping[str, Any], metric: Mapping[str, Any]) -> GpuCard:
     asic, limit, clock = _part(static, "asic"), _part(static, "limit"), _part(metric, "clock")
     limit = _part(limit, "ppt0") or limit
-    index = static.get("gpu")
     sm, memory = _part(clock, "gfx_0"), _part(clock, "mem_0")
     name = known_text(asic.get("market_name"))
     if name is None:
         name = known_text(_part(static, "board").get("product_name"))
     return GpuCard(
-        index=index if isinstance(index, int) else position,
+        index=index,
         vendor="amd",
         uuid=known_text(asic.get("asic_serial")),
         name=_with_partition(name, _part(static, "partition")),
@@ -127,13 +125,17 @@ def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _rows(tool: str, text: str) -> Iterator[Mapping[str, Any]]:
+def _numbered(tool: str, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Return the rows of a tool's list with their cards' numbers."""
     document = _decode(tool, text)
     if isinstance(document, Mapping):
         document = document.get("gpu_data")
     if not isinstance(document, list):
         raise ToolOutputError(tool, text)
-    return (row for row in document if isinstance(row, Mapping))
+    for position, row in enumerate(document):
+        if isinstance(row, Mapping):
+            index = row.get("gpu")
+            yield (index if isinstance(index, int) else position), row
 
 
 def _decode(tool: str, text: str) -> Any:
