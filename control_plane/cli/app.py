@@ -324,6 +324,20 @@ def status_command(
     raise typer.Exit(print_status(address, output))
 
 
+@app.command("gpu")
+def gpu_command(output: OutputForm = Output.TABLE) -> None:
+    """Print this host's GPUs: what their driver says, their power caps, the capacity that follows.
+
+    Exit 1 when a card is lost. A host without a GPU is told why there is none.
+    Example: wattmesh gpu -o json
+    """
+    from control_plane.cli.gpu import print_gpus
+    from engines.gpu import load_gpu_table
+    from engines.gpu_probe import GpuProbe
+
+    raise typer.Exit(print_gpus(GpuProbe().survey(), load_gpu_table(), output))
+
+
 @app.command("up")
 def up_command(
     engine: Annotated[
