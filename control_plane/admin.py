@@ -26,7 +26,8 @@ from control_plane.guard import GuardState
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
 from control_plane.plan_view import fleet_to_json, plan_to_json
-from control_plane.xds_status import StreamStatus
+from control_plane.quarantine import Refusal
+from control_plane.xds_status import StreamStatus, refusal_to_json
 from engines.sockets import SOCKET_UMASK, claim_socket
 
 _STOP_GRACE_S = 1.0
@@ -45,6 +46,7 @@ class Observed(Protocol):
     def not_ready(self) -> str | None: ...
     def problems(self) -> tuple[Problem, ...]: ...
     def explain(self, subject: str) -> tuple[Explanation, ...]: ...
+    def quarantined(self) -> tuple[Refusal, ...]: ...
 
 
 @contextlib.asynccontextmanager
@@ -133,7 +135,12 @@ class _Admin:
         return _json([dataclasses.asdict(item) for item in found])
 
     async def xds_status(self, _request: web.Request) -> web.Response:
-        return _json({"streams": [dataclasses.asdict(stream) for stream in self._plane.streams()]})
+        return _json(
+            {
+                "streams": [dataclasses.asdict(stream) for stream in self._plane.streams()],
+                "quarantined": [refusal_to_json(item) for item in self._plane.quarantined()],
+            }
+        )
 
     def _not_ready(self) -> web.Response:
         return _error(503, "not_ready", self._plane.not_ready() or "not ready")

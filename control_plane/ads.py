@@ -199,7 +199,12 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             self._log_unknown(stream, event.type_url)
             return
         self._metrics.xds_requests.labels(_short(event.type_url), _KINDS[type(event)]).inc()
+        view = self._streams[stream].view
+        if isinstance(event, Acked) and view is not None:
+            self._store.note_acked(view, event.type_url, event.resources)
         if isinstance(event, Nacked):
+            if view is not None:
+                self._store.note_refused(view, event, node=stream.node.id, at_s=time.time())
             logger.warning(
                 "Envoy refused a response, its content is not sent again",
                 node=stream.node.id,

@@ -69,6 +69,11 @@ class Metrics:
             ["role"],
             registry=registry,
         )
+        self.xds_quarantined = Gauge(
+            "wattmesh_xds_quarantined",
+            "Contents that an Envoy refused and that are sent to nobody",
+            registry=registry,
+        )
         self.xds_streams = Gauge(
             "wattmesh_xds_streams", "Open ADS streams", ["role"], registry=registry
         )

@@ -33,6 +33,7 @@ from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior
 from control_plane.posterior_store import ConsulPosteriors, PosteriorStore
+from control_plane.quarantine import Refusal
 from control_plane.resources import PlanParts, build_resources
 from control_plane.snapshot import make_snapshot
 from control_plane.store import SnapshotStore
@@ -105,6 +106,10 @@ class ControlPlane:
         if self.fleet is None or self._policy is None or self.plan is None:
             return ()
         return explain(self.fleet, self._policy, self.plan, subject, self.posteriors())
+
+    def quarantined(self) -> tuple[Refusal, ...]:
+        """Return the contents that no Envoy is sent, because one refused them."""
+        return self._store.quarantined
 
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with the inputs now: refused documents, then dropped entries."""

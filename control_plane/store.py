@@ -5,15 +5,17 @@ What is refused is logged when it changes, not with every plan.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from control_plane.errors import PayloadError
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
+from control_plane.quarantine import Quarantine, Refusal
 from control_plane.resources import View
-from control_plane.snapshot import Snapshot
+from control_plane.snapshot import Snapshot, VersionedResource
+from control_plane.stream import Nacked
 
 logger = structlog.get_logger()
 
@@ -41,6 +43,8 @@ class SnapshotStore:
         self._changed = asyncio.Event()
         self._noted: dict[View, tuple[str, ...]] = {}  # violations that were logged last
         self.refused: dict[View, tuple[str, ...]] = {}  # violations of the plan in force
+        self._quarantine = Quarantine()
+        self._served: dict[View, Snapshot] = {}  # of the plan in force, without refused contents
 
     @property
     def plan(self) -> Plan | None:
@@ -54,8 +58,7 @@ class SnapshotStore:
         self._plan = plan
         self._rendered.clear()
         self.refused.clear()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._ring()
 
     def snapshot(self, view: View) -> Snapshot | None:
         """Return what a view is served: the plan in force, or the view's last good snapshot.
@@ -67,7 +70,48 @@ class SnapshotStore:
         self._departed.pop(view, None)
         if view not in self._rendered and view not in self.refused:
             self._render_view(self._plan, view)
-        return self._rendered.get(view) or self._last_good.get(view)
+        if view not in self._served:
+            snapshot = self._rendered.get(view) or self._last_good.get(view)
+            if snapshot is None:
+                return None
+            self._served[view] = self._quarantine.serve(view, snapshot)
+        return self._served[view]
+
+    @property
+    def quarantined(self) -> tuple[Refusal, ...]:
+        """The contents that are sent to nobody, because an Envoy refused them."""
+        return self._quarantine.refusals
+
+    def note_acked(self, view: View, type_url: str, taken: Iterable[VersionedResource]) -> None:
+        """Record what an Envoy took: the form to fall back to."""
+        lifted = self._quarantine.note_acked(view, type_url, taken)
+        if lifted:
+            logger.info("content taken after all", resources=[item.name for item in lifted])
+            self._show_quarantine()
+
+    def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
+        """Record what an Envoy refused: nobody of its view is sent it again."""
+        added = self._quarantine.note_refused(view, event, node=node, at_s=at_s)
+        for item in added:
+            logger.error(
+                "content quarantined, its last acknowledged form is served to everyone",
+                type=item.type_url.rpartition(".")[2],
+                name=item.name,
+                version=item.version,
+                node=item.node,
+                reason=item.message,
+            )
+        if added:
+            self._show_quarantine()
+
+    def _show_quarantine(self) -> None:
+        self._metrics.xds_quarantined.set(len(self._quarantine.refusals))
+        self._ring()
+
+    def _ring(self) -> None:
+        self._served.clear()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def forget(self, view: View) -> None:
         """Drop a view that no stream uses any more, so that departed Envoys leave nothing.
@@ -75,6 +119,7 @@ class SnapshotStore:
         What can be rendered again is dropped at once. The last good snapshot of a view that is
         refused now cannot, and its Envoy may only be restarting: of those a bounded number stays.
         """
+        self._quarantine.forget(view)
         if view not in self.refused:
             self._drop(view)
             return
@@ -91,6 +136,7 @@ class SnapshotStore:
         self._rendered.pop(view, None)
         self._last_good.pop(view, None)
         self._parts.pop(view, None)
+        self._served.pop(view, None)
         self._noted.pop(view, None)
         self.refused.pop(view, None)
 

@@ -25,6 +25,7 @@ from control_plane.snapshot import (
     TYPE_URLS,
     WILDCARD_TYPES,
     Snapshot,
+    VersionedResource,
 )
 from control_plane.subscription import Changes, Subscription
 
@@ -57,6 +58,7 @@ class Acked:
     """The client took a response."""
 
     type_url: str
+    resources: tuple[VersionedResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Nacked:
     nonce: str
     versions: tuple[tuple[str, str], ...]  # (name, version) that may be at fault
     message: str  # the tail of Envoy's text
+    certain: bool  # the text names them, or there was but one
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +160,14 @@ class AdsStream:
             return [Ignored(type_url, STALE_NONCE)]
         if not request.HasField("error_detail"):
             subscription.acknowledged()
-            return [Acked(type_url)]
+            return [Acked(type_url, outstanding.resources)]
         message = request.error_detail.message
-        subscription.rejected(message[-_ERROR_TAIL_CHARS:] or "no reason given")
-        blamed = _blamed(outstanding.versions, message[-_MAX_ERROR_CHARS:])
-        return [Nacked(type_url, nonce, blamed, subscription.last_error)]
+        named = _named(outstanding.versions, message[-_MAX_ERROR_CHARS:])
+        certain = bool(named) or len(outstanding.versions) == 1
+        blamed = named or tuple(sorted(outstanding.versions.items()))
+        tail = message[-_ERROR_TAIL_CHARS:] or "no reason given"
+        subscription.rejected(tail, [name for name, _ in blamed])
+        return [Nacked(type_url, nonce, blamed, subscription.last_error, certain)]
 
     def responses(self, now: float) -> list[Any]:
         """Return the DeltaDiscoveryResponses to send now, in order; `now` in seconds, monotonic."""
@@ -253,11 +259,10 @@ def _check_bounds(request: Any) -> None:
             raise StreamError("INVALID_ARGUMENT", f"a name is longer than {MAX_NAME_BYTES} bytes")
 
 
-def _blamed(versions: Mapping[str, str], message: str) -> tuple[tuple[str, str], ...]:
-    """Return the resources that Envoy's text names, or all of the response when it names none."""
+def _named(versions: Mapping[str, str], message: str) -> tuple[tuple[str, str], ...]:
+    """Return the resources that Envoy's text names."""
     words = {word.strip(":.") for word in _ERROR_SEPARATORS.split(message)}
-    named = [name for name in versions if name in words]
-    return tuple((name, versions[name]) for name in sorted(named or versions))
+    return tuple(sorted((name, version) for name, version in versions.items() if name in words))
 
 
 def _response(type_url: str, nonce: str, changes: Changes) -> Any:

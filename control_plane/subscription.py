@@ -36,8 +36,13 @@ class Outstanding:
     """A response that is neither acknowledged nor refused yet."""
 
     nonce: str
-    versions: Mapping[str, str]  # name → version of the resources sent
+    resources: tuple[VersionedResource, ...]
     removed: tuple[str, ...]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each resource sent, by name."""
+        return {resource.name: resource.version for resource in self.resources}
 
 
 @dataclass(slots=True)
@@ -142,11 +147,11 @@ class Subscription:
 
     def sent(self, nonce: str, changes: Changes) -> None:
         """Record a response that leaves now."""
-        versions = {resource.name: resource.version for resource in changes.resources}
         removed = changes.names_removed
-        self.outstanding = Outstanding(nonce, versions, removed)
-        self.unanswered.difference_update(versions, removed)
-        self.forced.difference_update(versions, removed)
+        self.outstanding = Outstanding(nonce, changes.resources, removed)
+        names = [resource.name for resource in changes.resources]
+        self.unanswered.difference_update(names, removed)
+        self.forced.difference_update(names, removed)
         self.greeted = True
         self.responses += 1
         self.sent_nonce = nonce
@@ -156,29 +161,32 @@ class Subscription:
         if self.outstanding is None:
             return
         self._settle_removals(self.outstanding)
-        for name, version in self.outstanding.versions.items():
-            self._pardon(name)
-            if self.covers(name):
-                self.held[name] = version
+        for resource in self.outstanding.resources:
+            self._pardon(resource.name)
+            if self.covers(resource.name):
+                self.held[resource.name] = resource.version
         if not self.refused:
             self.last_error = ""
         self.acks += 1
         self.acked_nonce = self.outstanding.nonce
         self.outstanding = None
 
-    def rejected(self, message: str) -> None:
-        """Record that the outstanding response was refused; its versions are not sent again.
+    def rejected(self, message: str, blamed: Iterable[str]) -> None:
+        """Record that the outstanding response was refused because of the resources blamed.
 
-        Envoy applies the valid part of a refused response, so every name in it is in doubt: any
-        other version is sent at once, the one before included.
+        Envoy applies the valid part of a refused response, or none of it, so every name in it is
+        in doubt: what is not blamed is sent again at once, and of what is blamed any other
+        version, the one before included.
         """
+        at_fault = set(blamed)
         if self.outstanding is None:
             return
         self._settle_removals(self.outstanding)
-        for name, version in self.outstanding.versions.items():
-            if self.covers(name):
-                self.held[name] = _IN_DOUBT
-                self.refused[name] = version
+        for resource in self.outstanding.resources:
+            if self.covers(resource.name):
+                self.held[resource.name] = _IN_DOUBT
+                if resource.name in at_fault:
+                    self.refused[resource.name] = resource.version
         self.nacks += 1
         self.last_error = message
         self.outstanding = None

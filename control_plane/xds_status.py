@@ -3,8 +3,9 @@
 The states are the ones that Istio's operators know: SYNCED, NOT_SENT, STALE, ERROR.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from control_plane.quarantine import Refusal
 from control_plane.stream import AdsStream
 from control_plane.subscription import Subscription
 
@@ -38,6 +39,11 @@ class StreamStatus:
     envoy_version: str
     connected_since: float  # seconds since the epoch
     types: tuple[TypeStatus, ...]
+
+
+def refusal_to_json(refusal: Refusal) -> dict[str, object]:
+    """Return a quarantined content as JSON values."""
+    return {**asdict(refusal), "type": refusal.type_url.rpartition(".")[2]}
 
 
 def stream_status(stream: AdsStream, role: str, connected_since: float) -> StreamStatus:

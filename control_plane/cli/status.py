@@ -21,12 +21,18 @@ def print_status(address: UnixSocket | HostPort, output: Output) -> int:
     """Print the status and return the exit status: 1 when something is not as it should be."""
     ready, plan, xds = asyncio.run(ask_admin(address, "/ready", "/v1/plan", "/v1/xds/status"))
     engines, streams = plan.get("engines", []), xds["streams"]
+    quarantined = xds["quarantined"]
     if output is Output.TABLE:
         print_table("Engines", ENGINE_COLUMNS, engine_rows(engines))
         print_table("\nEnvoys", ("node", "role", "version", "xDS"), _stream_rows(streams))
+        if quarantined:
+            title = "\nRefused by an Envoy, sent to nobody (the last acknowledged form is served)"
+            columns = ("type", "name", "version", "refused by", "reason")
+            print_table(title, columns, _quarantine_rows(quarantined))
     else:
-        print_data({"ready": ready, "engines": engines, "streams": streams}, output)
-    findings = list(_findings(ready, streams))
+        value = {"ready": ready, "engines": engines, "streams": streams}
+        print_data({**value, "quarantined": quarantined}, output)
+    findings = list(_findings(ready, streams, quarantined))
     print_problems([*findings, *ready["problems"]])
     return FINDING if findings else OK
 
@@ -43,7 +49,18 @@ def _stream_rows(streams: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def _findings(ready: Mapping[str, Any], streams: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+def _quarantine_rows(quarantined: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    return [
+        [item["type"], item["name"], item["version"], item["node"], item["message"]]
+        for item in quarantined
+    ]
+
+
+def _findings(
+    ready: Mapping[str, Any],
+    streams: Iterable[Mapping[str, Any]],
+    quarantined: Iterable[Mapping[str, Any]],
+) -> Iterable[str]:
     if not ready["ready"]:
         yield f"not ready: {ready['reason']}"
     for stream in streams:
@@ -51,3 +68,5 @@ def _findings(ready: Mapping[str, Any], streams: Iterable[Mapping[str, Any]]) ->
             if kind["state"] == "ERROR":
                 who = f"{stream['role']} {stream['node']}"
                 yield f"{who} refused {kind['type']}: {kind['last_error']}"
+    for item in quarantined:
+        yield f"{item['type']} {item['name']} is quarantined, {item['node']} refused it"

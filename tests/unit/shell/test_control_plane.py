@@ -135,7 +135,10 @@ async def test_plan_fleet_status_and_metrics(short_tmp_path: Path) -> None:
         _, fleet = await plane.get("/v1/fleet")
         assert [node["node"] for node in fleet["nodes"]] == ["a", "b"]
         assert fleet["held"] == []
-        assert await plane.get("/v1/xds/status") == (200, {"streams": []})
+        assert await plane.get("/v1/xds/status") == (
+            200,
+            {"streams": [], "quarantined": []},
+        )
         _, metrics = await plane.get("/metrics")
         assert 'wattmesh_engine_gpu_power{cluster="acme_2Ffox",engine="e1",node="b"' in metrics
         assert 'wattmesh_engines{state="ready"} 2.0' in metrics

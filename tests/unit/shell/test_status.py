@@ -27,10 +27,20 @@ STREAM = {
 }
 
 
+REFUSAL = {
+    "type_url": "type.googleapis.com/envoy.config.listener.v3.Listener",
+    "type": "Listener",
+    "name": "edge",
+    "version": "0123456789abcdef",
+    "node": "edge-1",
+    "message": "no such filter",
+    "refused_at": 0.0,
+}
+
 ANSWERS = {
     "/ready": {"ready": False, "reason": "no catalog yet", "problems": ["policy.yaml: bad"]},
     "/v1/plan": {"error": {"code": "not_ready", "message": "no catalog yet"}},
-    "/v1/xds/status": {"streams": [STREAM]},
+    "/v1/xds/status": {"streams": [STREAM], "quarantined": [REFUSAL]},
 }
 
 
@@ -61,9 +71,11 @@ def test_trouble_is_told_on_stderr_and_by_1(admin: str, capsys: pytest.CaptureFi
     assert main(["status", "--admin-address", admin]) == 1
     out, err = capsys.readouterr()
     assert "Cluster SYNCED (2), Listener ERROR (1)" in out
+    assert "0123456789abcdef" in out
     assert err.splitlines() == [
         "not ready: no catalog yet",
         "edge edge-1 refused Listener: no such filter",
+        "Listener edge is quarantined, edge-1 refused it",
         "policy.yaml: bad",
     ]
 
