@@ -1,4 +1,4 @@
-"""The aggregated discovery service over grpc.aio: sockets and tasks around `AdsStream`.
+"""The discovery services over grpc.aio: sockets and tasks around `AdsStream`.
 
 Streams are refused as UNAVAILABLE until a plan is in force, so that no Envoy ever mistakes "not
 known yet" for "gone".
@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,8 @@ from control_plane.stream import (
     StreamError,
     Subscribed,
 )
+from control_plane.type_services import type_services
+from control_plane.variants import DELTA, STATE_OF_THE_WORLD, Variant
 from control_plane.xds_status import StreamStatus, stream_status
 from engines.sockets import SOCKET_UMASK, claim_socket
 
@@ -94,20 +96,34 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         return sorted(statuses, key=lambda status: (status.role, status.node))
 
     async def StreamAggregatedResources(  # noqa: N802 named by the protocol
-        self, _requests: AsyncIterator[Any], context: Any
-    ) -> None:
-        """Refuse the state-of-the-world variant, saying what to use."""
-        await context.abort(
-            grpc.StatusCode.UNIMPLEMENTED, "use DELTA_GRPC: this server speaks incremental xDS"
-        )
+        self, requests: AsyncIterator[Any], context: Any
+    ) -> AsyncIterator[Any]:
+        """Serve one client of the state-of-the-world variant."""
+        async with contextlib.aclosing(
+            self.serve(requests, context, STATE_OF_THE_WORLD)
+        ) as responses:
+            async for response in responses:
+                yield response
 
     async def DeltaAggregatedResources(  # noqa: N802 named by the protocol
         self, requests: AsyncIterator[Any], context: Any
     ) -> AsyncIterator[Any]:
-        """Serve one Envoy until it goes or breaks the protocol."""
+        """Serve one client of the incremental variant, as our Envoys are."""
+        async with contextlib.aclosing(self.serve(requests, context, DELTA)) as responses:
+            async for response in responses:
+                yield response
+
+    async def serve(
+        self,
+        requests: AsyncIterator[Any],
+        context: Any,
+        variant: Variant,
+        only_type: str | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Serve one client until it goes or breaks the protocol."""
         if self._store.plan is None:
             await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
-        stream = AdsStream(lambda: secrets.token_hex(8))
+        stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
         self._streams[stream] = _Connection(time.time())
         try:
             async for response in self._serve(stream, requests, context):
@@ -232,6 +248,7 @@ async def serve_ads(
     """
     server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
     ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(service, server)
+    server.add_generic_rpc_handlers(type_services(service.serve))
     sockets = [Path(address.path) for address in addresses if isinstance(address, UnixSocket)]
     with _umask(SOCKET_UMASK):  # gRPC binds at once, so the sockets never are open to others
         for address in addresses:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from envoy.config.endpoint.v3 import endpoint_pb2
 from google.protobuf import any_pb2
 
 from control_plane.checks import check_resources, eds_name
@@ -74,6 +75,14 @@ def make_snapshot(resources: Resources) -> Snapshot:
     }
     eds_names = {cluster.name: eds_name(cluster) for cluster in resources.clusters}
     return Snapshot(MappingProxyType(by_type), MappingProxyType(eds_names))
+
+
+def empty_assignment(name: str) -> VersionedResource:
+    """Return the endpoints of a cluster that is not there: explicitly none."""
+    (resource,) = _versioned(
+        [(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))]
+    ).values()
+    return resource
 
 
 def _name(type_url: str, message: Any) -> str:

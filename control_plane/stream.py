@@ -1,4 +1,4 @@
-"""One incremental ADS stream as a state machine without I/O.
+"""One ADS stream of either variant as a state machine without I/O.
 
 Requests and snapshots go in, responses come out; time is an argument. Order is make before break:
 runtime, clusters, endpoints, extensions, listeners, routes, and removals of clusters after the
@@ -8,11 +8,9 @@ ends after ORDER_TIMEOUT_S.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from envoy.service.discovery.v3 import discovery_pb2
 
 from control_plane.errors import WattmeshError
 from control_plane.snapshot import (
@@ -23,11 +21,11 @@ from control_plane.snapshot import (
     ROUTE,
     RUNTIME,
     TYPE_URLS,
-    WILDCARD_TYPES,
     Snapshot,
     VersionedResource,
 )
 from control_plane.subscription import Changes, Subscription
+from control_plane.variants import DELTA, Variant
 
 MAX_NAMES = 100_000  # per stream and type
 MAX_NAME_BYTES = 2048
@@ -93,8 +91,15 @@ Event = Acked | Nacked | Subscribed | Ignored
 class AdsStream:
     """The protocol state of one stream."""
 
-    def __init__(self, make_nonce: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        make_nonce: Callable[[], str],
+        variant: Variant = DELTA,
+        only_type: str | None = None,
+    ) -> None:
         self.node: Any = None  # envoy.config.core.v3.Node of the first request
+        self._variant = variant
+        self._only_type = only_type  # of a service of one type, which requests need not name
         self._make_nonce = make_nonce
         self._snapshot: Snapshot | None = None
         self._types: dict[str, Subscription] = {}
@@ -110,36 +115,41 @@ class AdsStream:
         self._snapshot = snapshot
 
     def receive(self, request: Any) -> tuple[Event, ...]:
-        """Take a DeltaDiscoveryRequest. Raise StreamError when the stream cannot go on."""
+        """Take a discovery request. Raise StreamError when the stream cannot go on."""
         self._identify(request)
-        type_url = request.type_url
-        if not type_url:
-            raise StreamError("INVALID_ARGUMENT", "type_url is empty")
-        _check_bounds(request)
+        type_url = self._type_of(request)
+        for names in self._variant.names(request):
+            _check_bounds(names)
         if type_url not in TYPE_URLS:
             return (Ignored(type_url, NOT_SERVED),)
         subscription = self._types.get(type_url)
         if subscription is None:
             return self._begin(request)
+        if not self._variant.counts_when_stale and _is_stale(subscription, request):
+            return (Ignored(type_url, STALE_NONCE),)
         events = self._settle(subscription, request)
-        if request.resource_names_subscribe or request.resource_names_unsubscribe:
-            unsubscribe = frozenset(request.resource_names_unsubscribe)
-            subscription.unsubscribe(unsubscribe)
-            subscription.subscribe(request.resource_names_subscribe, unsubscribe)
+        if self._variant.update(subscription, request):
             if len(subscription.names) > MAX_NAMES:
                 raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names subscribed")
             events.append(Subscribed(type_url))
         return tuple(events)
 
+    def _type_of(self, request: Any) -> str:
+        """Return the request's type URL, which a service of one type implies."""
+        type_url = str(request.type_url)
+        if self._only_type is not None:
+            if type_url not in ("", self._only_type):
+                raise StreamError("INVALID_ARGUMENT", f"this service serves {self._only_type}")
+            request.type_url = self._only_type
+            return self._only_type
+        if not type_url:
+            raise StreamError("INVALID_ARGUMENT", "type_url is empty")
+        return type_url
+
     def _begin(self, request: Any) -> tuple[Event, ...]:
-        """Take a type's first request; only this one may tell what the client holds already."""
+        """Take a type's first request."""
         type_url = request.type_url
-        self._types[type_url] = Subscription.first(
-            request.resource_names_subscribe,
-            request.resource_names_unsubscribe,
-            request.initial_resource_versions,
-            legacy_wildcard=type_url in WILDCARD_TYPES,
-        )
+        self._types[type_url] = self._variant.begin(request)
         stale = (Ignored(type_url, STALE_NONCE),) if request.response_nonce else ()
         return (*stale, Subscribed(type_url))
 
@@ -157,7 +167,8 @@ class AdsStream:
             return []
         outstanding = subscription.outstanding
         if outstanding is None or outstanding.nonce != nonce:
-            return [Ignored(type_url, STALE_NONCE)]
+            settled = nonce == subscription.sent_nonce  # it was taken or refused before
+            return [] if settled else [Ignored(type_url, STALE_NONCE)]
         if not request.HasField("error_detail"):
             subscription.acknowledged()
             return [Acked(type_url, outstanding.resources)]
@@ -170,7 +181,7 @@ class AdsStream:
         return [Nacked(type_url, nonce, blamed, subscription.last_error, certain)]
 
     def responses(self, now: float) -> list[Any]:
-        """Return the DeltaDiscoveryResponses to send now, in order; `now` in seconds, monotonic."""
+        """Return the discovery responses to send now, in order; `now` in seconds, monotonic."""
         if self._snapshot is None:
             return []
         ready: list[Any] = []
@@ -196,16 +207,18 @@ class AdsStream:
         subscription = self._types.get(type_url)
         if subscription is None or subscription.outstanding is not None:
             return None
-        owed = subscription.owed(snapshot.of_type(type_url))
+        current = snapshot.of_type(type_url)
+        owed = subscription.owed(current)
         due = self._in_order(type_url, owed, snapshot, now)
+        due = self._variant.complete(type_url, subscription, due, current)
         first_answer = subscription.wildcard and not subscription.greeted
         if not due and not (first_answer and not owed):
             return None
         nonce = self._make_nonce()
-        subscription.sent(nonce, due)
         if type_url == CLUSTER:
-            self._force_endpoints(due, snapshot)
-        return _response(type_url, nonce, due)
+            self._force_endpoints(subscription, due, snapshot)
+        subscription.sent(nonce, due)
+        return self._variant.encode(type_url, nonce, due, subscription, current)
 
     def _in_order(self, type_url: str, owed: Changes, snapshot: Snapshot, now: float) -> Changes:
         """Return the part of what is owed that may leave before other types' ACKs."""
@@ -238,24 +251,29 @@ class AdsStream:
         owed = subscription.owed(snapshot.of_type(type_url))
         return bool(owed.resources or (removals and owed.removed))
 
-    def _force_endpoints(self, sent: Changes, snapshot: Snapshot) -> None:
+    def _force_endpoints(self, clusters: Subscription, sent: Changes, snapshot: Snapshot) -> None:
         """A changed cluster warms until its endpoints come again, changed or not."""
         endpoints = self._types.get(ENDPOINT)
         if endpoints is None:
             return
         for cluster in sent.resources:
+            if clusters.held.get(cluster.name) == cluster.version:
+                continue  # Envoy sees that it is the same
             name = snapshot.eds_names.get(cluster.name)
             if name is not None and endpoints.covers(name):
                 endpoints.forced.add(name)
 
 
-def _check_bounds(request: Any) -> None:
-    asked = (*request.resource_names_subscribe, *request.resource_names_unsubscribe)
-    held = request.initial_resource_versions
-    if len(asked) > MAX_NAMES or len(held) > MAX_NAMES:
-        raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names in one request")
-    for names in (asked, held):
-        if any(len(name.encode()) > MAX_NAME_BYTES for name in names):
+def _is_stale(subscription: Subscription, request: Any) -> bool:
+    """Whether a request knows nothing of the last response."""
+    return subscription.responses > 0 and request.response_nonce != subscription.sent_nonce
+
+
+def _check_bounds(names: Iterable[str]) -> None:
+    for count, name in enumerate(names, start=1):
+        if count > MAX_NAMES:
+            raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names in one request")
+        if len(name.encode()) > MAX_NAME_BYTES:
             raise StreamError("INVALID_ARGUMENT", f"a name is longer than {MAX_NAME_BYTES} bytes")
 
 
@@ -263,15 +281,3 @@ def _named(versions: Mapping[str, str], message: str) -> tuple[tuple[str, str], 
     """Return the resources that Envoy's text names."""
     words = {word.strip(":.") for word in _ERROR_SEPARATORS.split(message)}
     return tuple(sorted((name, version) for name, version in versions.items() if name in words))
-
-
-def _response(type_url: str, nonce: str, changes: Changes) -> Any:
-    return discovery_pb2.DeltaDiscoveryResponse(
-        type_url=type_url,
-        nonce=nonce,
-        resources=[
-            discovery_pb2.Resource(name=item.name, version=item.version, resource=item.body)
-            for item in changes.resources
-        ],
-        removed_resources=changes.names_removed,
-    )

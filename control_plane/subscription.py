@@ -50,12 +50,14 @@ class Subscription:
     """The state of one type on one stream."""
 
     wildcard: bool = False
+    legacy: bool = False  # a wildcard because nothing was named; ends with the first name
     names: set[str] = field(default_factory=set)
     held: dict[str, str] = field(default_factory=dict)  # name → version that the client has
     refused: dict[str, str] = field(default_factory=dict)  # name → version last NACKed
     forced: set[str] = field(default_factory=set)  # to be sent although held
     unanswered: set[str] = field(default_factory=set)  # named, and not answered since
     outstanding: Outstanding | None = None
+    sent_bodies: dict[str, VersionedResource] = field(default_factory=dict)  # of the last response
     greeted: bool = False  # something was sent, so an Envoy that waits for a first answer has it
     responses: int = 0
     acks: int = 0
@@ -80,7 +82,8 @@ class Subscription:
         """
         names = set(subscribe)
         subscription = cls(held=dict(held), greeted=bool(held))
-        subscription.wildcard = WILDCARD in names or (legacy_wildcard and not names)
+        subscription.legacy = legacy_wildcard and not names
+        subscription.wildcard = WILDCARD in names or subscription.legacy
         subscription.names = names - {WILDCARD}
         subscription.unanswered = {name for name in subscription.names if name not in held}
         subscription.unsubscribe(unsubscribe)

@@ -1,13 +1,18 @@
 """The bootstraps, as the real Envoy reads them."""
 
+import asyncio
 import subprocess
 
+import aiohttp
 import pytest
 import yaml
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.bootstrap import render_bootstrap, template_path
 from tests.support import paths
+from tests.support.builders import make_plan
+from tests.support.consul_json import consul_entry
+from tests.support.envoy_lab import chat, running_lab
 
 pytestmark = pytest.mark.envoy
 XDS = UnixSocket("/tmp/xds.sock")
@@ -62,3 +67,47 @@ def test_an_edge_needs_an_address_and_a_role_its_template():
         render_bootstrap(role="edge", node_id="e", xds_address=XDS, admin_socket="/a")
     with pytest.raises(FileNotFoundError, match="no bootstrap template"):
         template_path("nope")
+
+
+async def test_an_envoy_of_the_state_of_the_world_variant_is_served_the_same(short_tmp_path):
+    """Other deployments of Envoy still ask for the whole state; ours never do."""
+
+    def plan(lab, *models):
+        return make_plan(
+            *(
+                consul_entry(
+                    f"n1.e{i}", port=lab.node_port, socket=lab.socket(f"e{i}"), model=model
+                )
+                for i, model in enumerate(models)
+            )
+        )
+
+    def whole_state(text):
+        assert '"DELTA_GRPC"' in text
+        return text.replace('"DELTA_GRPC"', '"GRPC"')
+
+    async def ask(session, lab, model):
+        headers = {"content-type": "application/json"}
+        url = f"{lab.url}/v1/chat/completions"
+        async with session.post(url, data=chat(model), headers=headers) as response:
+            return response.status
+
+    async with running_lab(short_tmp_path) as lab, lab.engine("e0"), lab.engine("e1"):
+        lab.store.publish(plan(lab, "acme/fox"))
+        async with (
+            lab.envoy("node", "n1", rewrite=whole_state),
+            lab.envoy("edge", "edge-1", rewrite=whole_state),
+            aiohttp.ClientSession() as session,
+        ):
+            assert await ask(session, lab, "acme/fox") == 200
+            await lab.publish(plan(lab, "acme/fox", "acme/owl"))
+            async with asyncio.timeout(10):  # the new engine passes its first health check
+                while await ask(session, lab, "acme/owl") != 200:  # noqa: ASYNC110 no bell
+                    await asyncio.sleep(0.05)
+            await lab.publish(plan(lab, "acme/fox"))
+            assert await ask(session, lab, "acme/owl") == 404
+            assert await ask(session, lab, "acme/fox") == 200
+            for name in ("n1", "edge-1"):
+                stats = await lab.stats(name)
+                assert stats["cluster_manager.cds.update_rejected"] == 0
+                assert stats["cluster_manager.active_clusters"] <= 4

@@ -7,7 +7,7 @@ no Consul and no agent. What an engine received, byte for byte, comes back in it
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,17 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def envoy(
-        self, role: str, name: str, *, port: int | None = None, **bootstrap: Any
+        self,
+        role: str,
+        name: str,
+        *,
+        port: int | None = None,
+        rewrite: Callable[[str], str] = lambda text: text,
+        **bootstrap: Any,
     ) -> AsyncIterator[None]:
         """Run an Envoy of this role, connected to the lab's ADS server.
 
-        A further edge needs a port of its own.
+        A further edge needs a port of its own. `rewrite` may change the bootstrap's text.
         """
         config = self.root / f"{name}.yaml"
         text = render_bootstrap(
@@ -110,7 +116,7 @@ class Lab:
             listen=HostPort("127.0.0.1", port or self.edge_port) if role == "edge" else None,
             **bootstrap,
         )
-        config.write_text(text)
+        config.write_text(rewrite(text))
         binary = paths.envoy()
         assert binary is not None
         log = (self.root / f"{name}.log").open("wb")

@@ -161,14 +161,6 @@ async def test_an_envoy_that_does_not_say_who_it_is_is_told_so(short_tmp_path, m
         assert told in await client.call.details()
 
 
-async def test_state_of_the_world_is_refused_with_what_to_use(short_tmp_path):
-    async with serving(short_tmp_path) as (_, _, channel, _):
-        stub = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
-        call = stub.StreamAggregatedResources()
-        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert "DELTA_GRPC" in await call.details()
-
-
 async def test_a_gone_stream_leaves_nothing(short_tmp_path):
     async with serving(short_tmp_path) as (store, service, channel, metrics):
         store.publish(PLAN)
