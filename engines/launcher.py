@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.node_config import EngineSpec, NodeConfig
+from engines.node_config import VISIBLE_DEVICES, EngineSpec, NodeConfig
 from engines.sockets import ENGINE_UMASK
 
+# CUDA would put the fastest card first; vLLM and we count as the driver's tools do.
+_DRIVERS_ORDER = "PCI_BUS_ID"
 _VLLM_ENTRY = str(Path(__file__).with_name("vllm_entry.py"))
 
 
@@ -33,10 +35,16 @@ def engine_command(config: NodeConfig, engine: EngineSpec, *, vllm_python: str) 
         if engine.launcher == "vllm"
         else _simulated(config, engine)
     )
+    inherited = dict(os.environ)
+    if engine.gpus is not None:
+        # ROCm's own variables would count on top of CUDA_VISIBLE_DEVICES, which it honours too.
+        inherited = {k: v for k, v in inherited.items() if k not in VISIBLE_DEVICES}
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in engine.gpus)
+        env["CUDA_DEVICE_ORDER"] = _DRIVERS_ORDER
     return Command(
         name=engine.name,
         argv=tuple(argv),
-        env={**os.environ, **env, **engine.env},
+        env={**inherited, **env, **engine.env},
         umask=ENGINE_UMASK,
     )
 
@@ -55,6 +63,7 @@ def _vllm(config: NodeConfig, engine: EngineSpec, python: str) -> tuple[list[str
         *engine.args,
     ]
     env = {
+        "CUDA_DEVICE_ORDER": _DRIVERS_ORDER,
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": f"{config.engine_keep_alive_s:.0f}",
         "VLLM_NO_USAGE_STATS": "1",
     }

@@ -6,11 +6,11 @@ that no kernel can bind or metadata that Consul refuses, is refused here, before
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from control_plane.documents import Duration, load_document
 from control_plane.errors import InputError, Problem, shown
@@ -20,7 +20,9 @@ from control_plane.metadata import (
     render_metadata,
     socket_path_fault,
 )
+from engines.compute_capability import parse_compute_capability
 from engines.keep_alive import ENGINE_KEEP_ALIVE_S
+from engines.vllm_args import find_count, flag_of
 
 _MEANWHILE = "nothing is started"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
@@ -37,7 +39,13 @@ _OWNED_FLAGS = (
     "--max-num-seqs",
     "--max-model-len",
     "--tensor-parallel-size",
+    "-tp",
 )
+_PIPELINE = ("--pipeline-parallel-size", "-pp")
+_DATA = ("--data-parallel-size", "-dp")
+_GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{4,100}")
+# What says which cards a process sees; `gpus` says it instead.
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +57,26 @@ class EngineSpec:
     version: str = ""
     launcher: Literal["vllm", "simulated"] = "vllm"
     model_path: str | None = None  # weights; vLLM takes the model's name when it is not given
+    gpus: tuple[int | str, ...] | None = None  # indices or UUIDs; () = none: it serves on the CPU
     gpu_model: str | None = None
     gpu_count: int | None = None
+    gpu_memory_mib: int | None = None  # of one card
+    gpu_compute_capability: str | None = None
     gpu_power: float | None = None
-    gpu_power_limit_w: float | None = None
+    gpu_power_limit_w: float | None = None  # of one card
+    gpu_power_default_w: float | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     tensor_parallel_size: int | None = None
     zone: str | None = None
     args: tuple[str, ...] = ()  # further arguments of the engine
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def ranks(self) -> int:
+        """How many cards vLLM takes: tensor, pipeline and data parallel sizes multiplied."""
+        pipeline, data = find_count(self.args, *_PIPELINE), find_count(self.args, *_DATA)
+        return (self.tensor_parallel_size or 1) * pipeline * data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +105,11 @@ class NodeConfig:
             state=state,
             gpu_model=engine.gpu_model,
             gpu_count=engine.gpu_count,
+            gpu_memory_mib=engine.gpu_memory_mib,
+            gpu_compute_capability=engine.gpu_compute_capability,
             gpu_power=engine.gpu_power,
             gpu_power_limit_w=engine.gpu_power_limit_w,
+            gpu_power_default_w=engine.gpu_power_default_w,
             max_num_seqs=engine.max_num_seqs,
             max_model_len=engine.max_model_len,
             tensor_parallel_size=engine.tensor_parallel_size,
@@ -127,16 +148,29 @@ _Text = Annotated[str, Field(min_length=1)]
 _Version = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) else v)]
 
 
+def _check_compute_capability(value: str) -> str:
+    if parse_compute_capability(value) is None:
+        raise ValueError('a CUDA compute capability, e.g. "8.9"')
+    return value
+
+
+_ComputeCapability = Annotated[_Version, AfterValidator(_check_compute_capability)]
+
+
 class _EngineDocument(_Strict):
     name: str
     model: _Text
     version: _Version = ""
     launcher: Literal["vllm", "simulated"] = "vllm"
     model_path: _Text | None = None
+    gpus: list[int | str] | None = None
     gpu_model: _Text | None = None
     gpu_count: _Count | None = None
+    gpu_memory_mib: _Count | None = None
+    gpu_compute_capability: _ComputeCapability | None = None
     gpu_power: _Positive | None = None
     gpu_power_limit_w: _Positive | None = None
+    gpu_power_default_w: _Positive | None = None
     max_num_seqs: _Count | None = None
     max_model_len: _Count | None = None
     tensor_parallel_size: _Count | None = None
@@ -160,7 +194,12 @@ def _engine_spec(raw: _EngineDocument) -> EngineSpec:
     values = raw.model_dump()
     values["args"] = tuple(raw.args)
     values["env"] = MappingProxyType(dict(raw.env))
-    return EngineSpec(**values)
+    values["gpus"] = None if raw.gpus is None else tuple(raw.gpus)
+    spec = EngineSpec(**values)
+    if len(spec.gpus or ()) > 1 and spec.tensor_parallel_size is None and spec.ranks == 1:
+        # Whoever gives an engine several cards and says no more means all of them.
+        return replace(spec, tensor_parallel_size=len(spec.gpus or ()))
+    return spec
 
 
 _Fault = tuple[str, object, str]  # path, value, expectation
@@ -202,9 +241,31 @@ def _check_engine(config: NodeConfig, engine: EngineSpec, path: str) -> Iterator
         if fault:
             yield f"{path}.{key}", value, fault
     for position, argument in enumerate(engine.args):
-        if argument.split("=")[0] in _OWNED_FLAGS:
+        if flag_of(argument) in _OWNED_FLAGS:
             yield f"{path}.args[{position}]", argument, "an argument that the agent does not set"
+    yield from _check_gpus(engine, path)
     for key, value in render_metadata(config.metadata(engine, "ready")).items():
         if len(value) > _MAX_META_VALUE_CHARS:
             limit = f"at most {_MAX_META_VALUE_CHARS} characters (this has {len(value)})"
             yield f"{path}.{key}", value, f"{limit}, Consul's limit of a metadata value"
+
+
+def _check_gpus(engine: EngineSpec, path: str) -> Iterator[_Fault]:
+    gpus = engine.gpus
+    if gpus is None:
+        return
+    for position, gpu in enumerate(gpus):
+        where = f"{path}.gpus[{position}]"
+        if gpu in gpus[:position]:
+            yield where, gpu, "a GPU that is not in the list yet"
+        elif not (_GPU_UUID.fullmatch(gpu) if isinstance(gpu, str) else 0 <= gpu <= 1023):
+            yield where, gpu, "an index (0, 1, ...) or a UUID (GPU-..., MIG-...)"
+    if len({type(gpu) for gpu in gpus}) > 1:
+        yield f"{path}.gpus", list(gpus), "indices or UUIDs, not both"
+    if gpus and engine.ranks > len(gpus):
+        expected = f"at least {engine.ranks} GPUs, as many as its parallel sizes take together"
+        yield f"{path}.gpus", list(gpus), expected
+    for name in VISIBLE_DEVICES:
+        if name in engine.env:
+            expected = "no such variable beside gpus, which says the same"
+            yield f"{path}.env.{name}", engine.env[name], expected

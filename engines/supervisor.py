@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -27,8 +27,16 @@ _POLL_S = 0.02
 _TAIL_BYTES = 2000
 
 
+async def _at_once() -> None:
+    """Let a start go ahead."""
+
+
 class Supervised:
-    """Runs a command until stopped. `prepare` is called before every start and may refuse it."""
+    """Runs a command until stopped.
+
+    Before every start `may_start` is awaited, as long as it takes; then `prepare` is called and may
+    refuse, which counts as a failed start.
+    """
 
     def __init__(
         self,
@@ -36,6 +44,7 @@ class Supervised:
         *,
         log_dir: Path,
         stop_grace_s: float = 30.0,
+        may_start: Callable[[], Awaitable[object]] = _at_once,
         prepare: Callable[[], None] = lambda: None,
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
@@ -43,6 +52,7 @@ class Supervised:
         self.restarts = 0
         self._log_path = log_dir / f"{command.name}.log"
         self._stop_grace_s = stop_grace_s
+        self._may_start = may_start
         self._prepare = prepare
         self._on_exit = on_exit
         self._process: asyncio.subprocess.Process | None = None
@@ -57,6 +67,7 @@ class Supervised:
         """Keep the process running until cancelled; then end it, bounded by the grace time."""
         failures = 0
         while True:
+            await self._may_start()
             started = time.monotonic()
             try:
                 await self._run_once()

@@ -76,6 +76,30 @@ def test_the_environment_is_ours_and_the_engines():
     assert "PATH" in command.env
 
 
+@pytest.mark.parametrize(
+    ("gpus", "visible"),
+    [((2, 0), "2,0"), (("GPU-6a1c0000",), "GPU-6a1c0000"), ((), "")],
+)
+@pytest.mark.parametrize("engine", [REAL, FAKE], ids=["vllm", "simulated"])
+def test_cards_are_given_by_the_drivers_count(monkeypatch, engine, gpus, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "7")
+    given = dataclasses.replace(engine, gpus=gpus)
+    env = engine_command(CONFIG, given, vllm_python="python").env
+    assert env["CUDA_VISIBLE_DEVICES"] == visible
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "HIP_VISIBLE_DEVICES" not in env
+
+
+def test_without_gpus_the_environment_says_which_cards(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    env = engine_command(CONFIG, REAL, vllm_python="python").env
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("7", "PCI_BUS_ID")
+    other = dataclasses.replace(REAL, env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    env = engine_command(CONFIG, other, vllm_python="python").env
+    assert env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
 def test_simulated():
     argv = engine_command(CONFIG, FAKE, vllm_python="python").argv
     assert argv[1:3] == ("-m", "engines.simulator")

@@ -130,6 +130,76 @@ def test_a1_a_socket_path_is_refused_before_any_engine_starts(directory, size):
         assert str(size) in problem.expected
 
 
+def engine_of(fields):
+    (engine,) = parse(HEAD + f"engines: [{{name: e0, model: m, {fields}}}]").engines
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpus", "tensor_parallel_size", "ranks"),
+    [
+        ("version: v1", None, None, 1),
+        ("gpus: []", (), None, 1),
+        ("gpus: [1]", (1,), None, 1),
+        ("gpus: [GPU-6a1c0000-0000]", ("GPU-6a1c0000-0000",), None, 1),
+        ("gpus: [0, 1]", (0, 1), 2, 2),
+        ("gpus: [0, 1], tensor_parallel_size: 1", (0, 1), 1, 1),
+        ('gpus: [0, 1], args: [-pp, "2"]', (0, 1), None, 2),
+        ("gpus: [0, 1], args: [--data_parallel_size=2]", (0, 1), None, 2),
+        ('tensor_parallel_size: 4, args: ["-pp=2"]', None, 4, 8),
+    ],
+)
+def test_cards_and_ranks(fields, gpus, tensor_parallel_size, ranks):
+    engine = engine_of(fields)
+    assert engine.gpus == gpus
+    assert engine.tensor_parallel_size == tensor_parallel_size
+    assert engine.ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "expected"),
+    [
+        ("gpus: 0", "engines[0].gpus", "list"),
+        ("gpus: [-1]", "engines[0].gpus[0]", "index"),
+        ("gpus: [0, 0]", "engines[0].gpus[1]", "not in the list yet"),
+        ("gpus: ['0']", "engines[0].gpus[0]", "UUID"),
+        ("gpus: [all]", "engines[0].gpus[0]", "UUID"),
+        ("gpus: [0, GPU-6a1c0000]", "engines[0].gpus", "not both"),
+        ("gpus: [0], tensor_parallel_size: 2", "engines[0].gpus", "at least 2"),
+        ('gpus: [0], args: [-pp, "4"]', "engines[0].gpus", "at least 4"),
+        (
+            'gpus: [0], env: {CUDA_VISIBLE_DEVICES: "1"}',
+            "engines[0].env.CUDA_VISIBLE_DEVICES",
+            "gpus",
+        ),
+        (
+            'gpus: [], env: {HIP_VISIBLE_DEVICES: "1"}',
+            "engines[0].env.HIP_VISIBLE_DEVICES",
+            "gpus",
+        ),
+        ('args: [-tp, "2"]', "engines[0].args[0]", "agent does not set"),
+        ("args: [--tensor_parallel_size=2]", "engines[0].args[0]", "agent does not set"),
+        ("gpu_compute_capability: gfx942", "engines[0].gpu_compute_capability", "8.9"),
+        ("gpu_compute_capability: 9", "engines[0].gpu_compute_capability", "8.9"),
+        ("gpu_power_default_w: 0", "engines[0].gpu_power_default_w", "greater"),
+        ("gpu_memory_mib: 1.5", "engines[0].gpu_memory_mib", "integer"),
+    ],
+)
+def test_what_is_wrong_with_cards(fields, path, expected):
+    found = problems(HEAD + f"engines: [{{name: e0, model: m, {fields}}}]")
+    assert expected in found[path].expected
+
+
+def test_facts_of_a_card_may_be_stated():
+    config = parse(
+        HEAD + "engines: [{name: e0, model: m, gpu_compute_capability: 10.0, gpu_memory_mib: 80000,"
+        " gpu_power_limit_w: 400, gpu_power_default_w: 700}]"
+    )
+    declared = config.metadata(config.engines[0], "ready")
+    assert (declared.gpu_compute_capability, declared.gpu_memory_mib) == ("10.0", 80000)
+    assert (declared.gpu_power_limit_w, declared.gpu_power_default_w) == (400, 700)
+
+
 @pytest.mark.parametrize("text", ["- 1", "node: [", "engines: {}", ""])
 def test_documents_that_are_no_node(text):
     assert problems(text)

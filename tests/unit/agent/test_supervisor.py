@@ -110,6 +110,26 @@ async def test_what_may_not_start_yet_is_tried_again(short_tmp_path):
     await stop(task)
 
 
+async def test_a_start_waits_until_it_may(short_tmp_path):
+    gate = asyncio.Event()
+    process = supervised(short_tmp_path, "import time; time.sleep(60)", may_start=gate.wait)
+    task = asyncio.ensure_future(process.run())
+    await asyncio.sleep(0.3)
+    assert (process.pid, process.restarts) == (None, 0)
+    gate.set()
+    await eventually(lambda: process.pid, within_s=10)
+    await stop(task)
+    assert process.pid is None
+
+
+async def test_it_can_be_stopped_while_it_may_not_start(short_tmp_path):
+    process = supervised(short_tmp_path, "", may_start=asyncio.Event().wait)
+    task = asyncio.ensure_future(process.run())
+    await asyncio.sleep(0.05)
+    await stop(task)
+    assert task.cancelled()
+
+
 @pytest.mark.parametrize("argv", [("/no/such/program",), ("/etc/passwd",)])
 async def test_a_program_that_cannot_be_run_is_tried_again(short_tmp_path, argv):
     process = Supervised(Command(name="stub", argv=argv, env={}), log_dir=short_tmp_path)
