@@ -7,7 +7,7 @@ None = unknown, to the end. A driver has many words for it: an error "Not Suppor
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
@@ -16,6 +16,7 @@ from engines.compute_capability import ComputeCapability
 from engines.gpu import decode_name
 
 _MIB = 1024 * 1024
+_GONE = "the driver does not show it any more"
 _NUMBER = re.compile(r"\(?\s*([0-9]+(?:\.[0-9]+)?)")
 
 # NVML's clocks event reasons (nvmlClocksEventReasons): why a clock is below what was asked for.
@@ -156,6 +157,24 @@ def power_limit(card: GpuCard, table_w: float | None) -> PowerLimit:
         if watts is not None:
             return PowerLimit(watts, source)
     return PowerLimit(None, LimitSource.UNKNOWN)
+
+
+def remember(before: GpuSurvey | None, now: GpuSurvey) -> GpuSurvey:
+    """Return what is known now, with the last facts of cards that have become unreadable.
+
+    A card that is lost, or that its driver does not show any more, is still the card it was: its
+    engine keeps its weight while its health check tells the rest.
+    """
+    if before is None:
+        return now
+    known = {(card.vendor, card.index): card for card in before.cards}
+    cards = []
+    for card in now.cards:
+        last = known.pop((card.vendor, card.index), None)
+        cards.append(card if card.lost is None or last is None else replace(last, lost=card.lost))
+    gone = [replace(card, lost=card.lost or _GONE) for card in known.values()]
+    ordered = sorted([*cards, *gone], key=lambda card: (card.vendor != "nvidia", card.index))
+    return replace(now, cards=tuple(ordered))
 
 
 def throttle_words(bits: int | None) -> tuple[str, ...] | None:

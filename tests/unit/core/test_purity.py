@@ -16,7 +16,8 @@ CORE = [
     )),
     *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
     *(ROOT / "engines" / f"{name}.py" for name in (
-        "compute_capability", "gpu", "gpu_amd", "gpu_facts", "keep_alive", "node_config",
+        "compute_capability", "gpu", "gpu_amd", "gpu_assignment", "gpu_facts", "keep_alive",
+        "node_config", "preflight", "vllm_args",
     )),
     *(ROOT / "engines" / "simulator" / f"{name}.py" for name in ("openai_api", "service_model")),
 ]  # fmt: skip
