@@ -3,6 +3,9 @@
 Per engine three things go on side by side: the supervised process, a probe of /health, and the
 heartbeat in the registry. The heartbeat is a task of its own, so that neither a slow engine nor a
 long model load lets a check expire; and an engine serves on whether or not the registry is there.
+
+What the host's drivers say of its cards fills in what node.yaml leaves open, and an engine that
+they cannot run is not started until they say otherwise.
 """
 
 import asyncio
@@ -13,7 +16,12 @@ from pathlib import Path
 import aiohttp
 import structlog
 
-from control_plane.metadata import render_metadata
+from control_plane.metadata import EngineMetadata, render_metadata
+from engines.engine_cards import EngineCards
+from engines.gpu import GpuTable, load_gpu_table
+from engines.gpu_assignment import is_news
+from engines.gpu_probe import GpuProbe
+from engines.gpu_watch import GpuWatch
 from engines.launcher import Command, engine_command
 from engines.node_config import EngineSpec, NodeConfig
 from engines.registrar import (
@@ -37,6 +45,7 @@ _RETRY_S = 1.0  # pause after a registry that cannot be reached
 _NOTES: Mapping[CheckStatus, str] = {"passing": "answers", "critical": "does not answer"}
 _SETTLE_S = 1.0  # from deregistration until every Envoy has heard of it
 _ENVOY_GRACE_S = 5.0
+_FIRST_SURVEY_S = 10.0  # opening NVML takes seconds where no persistence daemon keeps it awake
 
 
 class EngineAgent:
@@ -47,6 +56,8 @@ class EngineAgent:
         config: NodeConfig,
         spec: EngineSpec,
         registrar: Registrar,
+        gpus: GpuWatch,
+        table: GpuTable,
         *,
         log_dir: Path,
         vllm_python: str,
@@ -59,14 +70,31 @@ class EngineAgent:
         self._registrar = registrar
         self._socket = config.socket(spec)
         self._news = asyncio.Event()  # health changed: the registry should hear of it now
-        self._registered_state: str | None = None
+        self._registered: EngineMetadata | None = None
         self._was_ready = False
+        self._told_refusal: str | None = None
+        command = engine_command(config, spec, vllm_python=vllm_python)
+        self._cards = EngineCards(
+            self.id,
+            spec,
+            command.env,
+            gpus,
+            table,
+            vllm_python=vllm_python,
+            on_news=self._note_cards,
+        )
         self.process = Supervised(
-            engine_command(config, spec, vllm_python=vllm_python),
+            command,
             log_dir=log_dir,
+            may_start=self._cards.wait_until_able,
             prepare=lambda: claim_socket(self._socket),
             on_exit=lambda: self._set_healthy(healthy=False),
         )
+
+    @property
+    def uses_cards(self) -> bool:
+        """Whether what the host's drivers say matters to the engine."""
+        return self._cards.in_use
 
     async def probe(self) -> None:
         """Follow /health until cancelled. A refused connection is down; slowness needs misses."""
@@ -124,20 +152,22 @@ class EngineAgent:
         release_socket(self._socket)
 
     async def _report(self) -> None:
-        state = "ready" if self.healthy or self._was_ready else "warming"
-        if self._registered_state != state:
-            await self._register(state)
+        metadata = self._metadata()
+        if is_news(self._registered, metadata):
+            await self._register(metadata)
         status: CheckStatus = "passing" if self.healthy else "critical"
+        self._told_refusal = self._cards.refusal
         note = _NOTES[status]
+        if self._told_refusal is not None:
+            note = f"not started: {self._told_refusal}"
         try:
             await self._registrar.heartbeat(self.id, status, note)
         except UnknownServiceError:
             logger.info("not known to the registry, registering again", engine=self.id)
-            await self._register(state)
+            await self._register(metadata)
             await self._registrar.heartbeat(self.id, status, note)
 
-    async def _register(self, state: str) -> None:
-        metadata = self._config.metadata(self.spec, state)
+    async def _register(self, metadata: EngineMetadata) -> None:
         tags = [f"model={self.spec.model}"]
         if self.spec.version:
             tags.append(f"version={self.spec.version}")
@@ -152,8 +182,23 @@ class EngineAgent:
                 meta=render_metadata(metadata),
             )
         )
-        self._registered_state = state
-        logger.info("registered", engine=self.id, state=state)
+        self._registered = metadata
+        logger.info(
+            "registered",
+            engine=self.id,
+            state=metadata.state,
+            gpu=metadata.gpu_model,
+            power_limit_w=metadata.gpu_power_limit_w,
+        )
+
+    def _metadata(self) -> EngineMetadata:
+        """Return what the engine declares now: node.yaml, and what the drivers say besides."""
+        state = "ready" if self.healthy or self._was_ready else "warming"
+        return self._config.metadata(self._cards.declared(), state)
+
+    def _note_cards(self) -> None:
+        if self._cards.refusal != self._told_refusal or is_news(self._registered, self._metadata()):
+            self._news.set()
 
     def _note_answer(self, status: int) -> None:
         if status == 200 and not self.healthy:
@@ -176,15 +221,19 @@ async def run_agent(
     log_dir: Path,
     vllm_python: str,
     commands: Sequence[Command] = (),
+    gpus: GpuWatch | None = None,
 ) -> None:
     """Run a host's engines, and further commands beside them, until cancelled.
+
+    `gpus` follows the host's cards (default: by NVML and AMD's tools).
 
     On cancellation the engines leave the registry first; after a moment in which every Envoy
     hears of it they are ended, then the other commands, and no socket stays behind.
     """
     _make_directories(config, log_dir)
+    gpus, table = gpus or GpuWatch(GpuProbe().survey), load_gpu_table()
     engines = [
-        EngineAgent(config, spec, registrar, log_dir=log_dir, vllm_python=vllm_python)
+        EngineAgent(config, spec, registrar, gpus, table, log_dir=log_dir, vllm_python=vllm_python)
         for spec in config.engines
     ]
     others = [
@@ -193,6 +242,7 @@ async def run_agent(
     try:
         async with (
             background(other.run() for other in others),
+            _followed(gpus, in_use=any(engine.uses_cards for engine in engines)),
             background(engine.process.run() for engine in engines),
         ):
             try:
@@ -208,6 +258,15 @@ async def run_agent(
     finally:
         for engine in engines:
             engine.remove_socket()
+
+
+@contextlib.asynccontextmanager
+async def _followed(gpus: GpuWatch, *, in_use: bool) -> AsyncIterator[None]:
+    """Survey the cards while the context is open, if any engine uses them; the first one before."""
+    async with background([gpus.run()] if in_use else []):
+        if in_use:
+            await gpus.wait_first(_FIRST_SURVEY_S)
+        yield
 
 
 @contextlib.asynccontextmanager

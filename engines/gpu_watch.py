@@ -83,7 +83,8 @@ class GpuWatch:
         """Log what changed for the operator: cards that come, are lost and are back."""
         if before is None:
             names = [card.name or "unknown" for card in now.cards]
-            logger.info("GPUs of this host", names=names, without=list(now.reasons))
+            reasons = [] if now.cards else list(now.reasons)
+            logger.info("GPUs of this host", names=names, reasons=reasons)
         earlier = {(card.vendor, card.index): card for card in before.cards} if before else {}
         for card in now.cards:
             last = earlier.get((card.vendor, card.index))
