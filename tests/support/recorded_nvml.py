@@ -19,8 +19,10 @@ class RecordedNvml:
         self.cards = list(cards)
         self.absent = absent
         self.opened = 0
+        self.asked: set[str] = set()
 
     def ask(self, function: str, *arguments: object) -> Any:
+        self.asked.add(function)
         if self.absent is not None:
             raise NvmlAbsentError(self.absent)
         if function == "nvmlInit":

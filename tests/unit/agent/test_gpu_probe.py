@@ -1,5 +1,6 @@
 """What a host's drivers say of its cards, from recorded answers; and what they do not say."""
 
+import pynvml
 import pytest
 
 from engines.gpu import load_gpu_table
@@ -143,6 +144,13 @@ def test_f1_the_real_binding_answers_or_says_why():
 def test_a_question_that_nvml_does_not_know_is_an_answer_that_is_missing():
     with pytest.raises(NvmlError):
         PyNvml().ask("nvmlDeviceGetCount")  # without an nvmlInit, on any host
+
+
+def test_every_question_is_one_that_nvidias_binding_has():
+    nvml = RecordedNvml({}, MIG_A100)
+    GpuProbe(nvml, no_tool).survey()
+    assert len(nvml.asked) > 15
+    assert [name for name in nvml.asked if not callable(getattr(pynvml, name, None))] == []
 
 
 def test_a_lost_card_is_told_and_the_others_stay():
