@@ -11,7 +11,7 @@ COVERAGE := --cov --cov-branch --cov-report=term:skip-covered
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help up test check bench-balance format lint lock clean
+.PHONY: help up test check bench bench-balance bench-model bench-plan format lint lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,8 +39,22 @@ test: $(VENV)/.ready ## set up everything and run every check and test (ARGS= fo
 check: lint ## format check, lint, types, and the tests that need no vLLM
 	@pytest $(COVERAGE) tests --ignore=tests/e2e $(ARGS)
 
-bench-balance: $(VENV)/.ready ## compare balancers over unequal engines behind real Envoys (ARGS="--seconds 30 --rounds 3")
+$(VENV)/.bench: .ci/locks/bench.txt $(VENV)/.ready
+	@echo "==> adding what draws pictures to $(VENV)"
+	@$(PIP) install --require-hashes -r .ci/locks/bench.txt
+	@touch $@
+
+bench: bench-plan bench-balance ## run every benchmark
+
+bench-balance: $(VENV)/.bench ## compare balancers over unequal engines behind real Envoys (ARGS="--seconds 30 --rounds 3")
+	@.ci/install-haproxy || true
 	@python -m tests.load.bench_balance $(ARGS)
+
+bench-model: $(VENV)/.ready ## the same fleet as a queueing model: balancers that are not built, too
+	@python -m tests.load.bench_model $(ARGS)
+
+bench-plan: $(VENV)/.ready ## plan 10,000 engines: all of them, and one that changed
+	@python -m tests.load.bench_plan $(ARGS)
 
 lint: $(VENV)/.ready ## format check, ruff and mypy
 	@ruff format --check --quiet
@@ -61,10 +75,11 @@ PIP_COMPILE := CUSTOM_COMPILE_COMMAND="make lock" .tools/pip-tools/bin/pip-compi
 	@.tools/pip-tools/bin/pip -qq --disable-pip-version-check install 'pip-tools>=7.5,<8'
 	@touch $@
 
-lock: .tools/pip-tools/.ready ## compile both locks again (ARGS=--upgrade for newer versions)
+lock: .tools/pip-tools/.ready ## compile the locks again (ARGS=--upgrade for newer versions)
 	@$(PIP_COMPILE) $(ARGS) --extra dev -o .ci/locks/mesh.txt pyproject.toml
 	@$(PIP_COMPILE) $(ARGS) -o .ci/locks/vllm.txt .ci/locks/vllm.in
+	@$(PIP_COMPILE) $(ARGS) -o .ci/locks/bench.txt .ci/locks/bench.in
 
 clean: ## remove everything that the other targets set up or wrote
-	rm -rf .venv .venv-vllm .tools build *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-vllm .tools bench-results build *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find control_plane engines observability tests -name __pycache__ -prune -exec rm -rf {} +

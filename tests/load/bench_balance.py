@@ -1,18 +1,19 @@
-"""Four unequal engines behind real Envoys: our balance against Envoy's own, on the same arrivals.
+"""Four unequal engines behind real Envoys: our balance against others, on the same arrivals.
 
-Engines of speed 1:2:4:8 (simulated, 16 slots) on a node each, a node Envoy each, one edge Envoy;
-open-loop Poisson arrivals at 60, 80 and 90 % of total capacity; every policy gets the same trace,
-and policies take turns within a round. Figures are ratios to Envoy's weighted LEAST_REQUEST
-(weight = capacity, bias 1) of the same run: absolute times depend on the machine. A computed
-yardstick that knows every length stands beside them.
+Engines of speed 1:2:4:8 (simulated) on a node each, a node Envoy each, one edge: our Envoy under
+several balancers in turn, or HAProxy in its place. Open-loop Poisson arrivals at 60, 80 and 90 % of
+total capacity; every balancer gets the same trace, and balancers take turns within a round.
+Figures are ratios to Envoy's weighted LEAST_REQUEST (weight = capacity, bias 1) of the same run:
+absolute times depend on the machine. A computed yardstick that knows every length stands beside.
 
-    python -m tests.load.bench_balance [--seconds 15] [--rounds 2] [--json FILE]
+    python -m tests.load.bench_balance [--seconds 15] [--rounds 2] [--slots equal|proportional]
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -25,11 +26,14 @@ from pathlib import Path
 import aiohttp
 
 from control_plane.errors import Problem
+from control_plane.identity import Pool
 from control_plane.plan import Plan
 from control_plane.resources import Resources, View, build_resources
 from control_plane.snapshot import Snapshot, make_snapshot
 from control_plane.weights import ACTIVE_REQUEST_BIASES, EXPONENTS
 from engines.sockets import is_listening
+from tests.load.balance_report import REFERENCE, YARDSTICK, draw, table
+from tests.load.haproxy import haproxy_binary, running_haproxy
 from tests.load.queueing import (
     Engine,
     Request,
@@ -44,14 +48,14 @@ from tests.support.eventually import eventually
 from tests.support.ports import free_ports
 
 SPEEDS = (1, 2, 4, 8)
-SLOTS = 16
+SLOTS = {"equal": (16, 16, 16, 16), "proportional": (4, 8, 16, 32)}
 LOADS = (0.6, 0.8, 0.9)
 MEAN_TOKENS = 15
 STEP_S = 0.040  # of one token on the slowest engine
-# The simulated engine's own batching: a step of 16 sequences takes 1 + 15/64 of one.
-FULL_BATCH_SLOWDOWN = 1 + (SLOTS - 1) / 64
-REFERENCE = "LEAST_REQUEST, weight = capacity"
-YARDSTICK = "shortest expected delay (computed)"
+MODEL = "acme/fox"
+HAPROXY = "HAProxy leastconn, weight = capacity"
+_GIVE_UP_S = 60.0  # after the last arrival; what is not answered by then counts as unfinished
+_POLICY = "defaults: {max_queue: 1000, correction: {enabled: false}}"  # nothing is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,13 @@ class Balancer:
 OURS = Balancer(EXPONENTS["latency"], ACTIVE_REQUEST_BIASES["latency"])
 BALANCERS: Mapping[str, Balancer] = {
     "wattmesh, balance: latency": OURS,
+    "wattmesh, balance: proportional": Balancer(
+        EXPONENTS["proportional"], ACTIVE_REQUEST_BIASES["proportional"]
+    ),
     REFERENCE: Balancer(1, 1),
     "ROUND_ROBIN, weight = capacity": Balancer(1, 0, "ROUND_ROBIN"),
-    "capacity^2, bias 2": Balancer(2, 2),
-    "capacity^3, bias 3": Balancer(3, 3),
-    "capacity^4, bias 4": Balancer(4, 4),
+    "LEAST_REQUEST, unweighted": Balancer(0, 1),
+    "ROUND_ROBIN, unweighted": Balancer(0, 0, "ROUND_ROBIN"),
 }
 
 
@@ -87,63 +93,100 @@ class Rendering:
         return make_snapshot(resources)
 
     def _rewrite(self, resources: Resources) -> None:
-        (cluster,), (assignment,) = resources.clusters, resources.endpoints
+        (cluster,) = resources.clusters
         cluster.lb_policy = cluster.LbPolicy.Value(self.balancer.lb_policy)
         cluster.ClearField("least_request_lb_config")
         if self.balancer.lb_policy == "LEAST_REQUEST":
             bias = cluster.least_request_lb_config.active_request_bias
             bias.default_value, bias.runtime_key = self.balancer.bias, "bench.bias"
-        hosts = assignment.endpoints[0].lb_endpoints
-        for host, speed in zip(hosts, SPEEDS, strict=True):
+        hosts = next(a for a in resources.endpoints if a.cluster_name == cluster.name)
+        for host, speed in zip(hosts.endpoints[0].lb_endpoints, SPEEDS, strict=True):
             host.load_balancing_weight.value = round((10 * speed) ** self.balancer.exponent)
 
 
-def fleet() -> list[Engine]:
-    """Return the engines as the queueing model has them."""
-    return [Engine(speed / STEP_S, SLOTS, FULL_BATCH_SLOWDOWN) for speed in SPEEDS]
+def fleet(slots: Sequence[int]) -> list[Engine]:
+    """Return the engines as the queueing model has them: a batch of 64 doubles a step's time."""
+    return [
+        Engine(speed / STEP_S, held, 1 + (held - 1) / 64)
+        for speed, held in zip(SPEEDS, slots, strict=True)
+    ]
 
 
-def trace_of(load: float, seconds: float, seed: int) -> list[Request]:
+def trace_of(load: float, seconds: float, slots: Sequence[int], seed: int) -> list[Request]:
     """Return arrivals at this share of the fleet's capacity."""
-    rate = load * sum(engine.capacity for engine in fleet()) / MEAN_TOKENS
+    rate = load * sum(engine.capacity for engine in fleet(slots)) / MEAN_TOKENS
     return poisson_trace(
         rate_per_s=rate, count=int(rate * seconds), mean_tokens=MEAN_TOKENS, seed=seed
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What runs: the lab, its plan, how it is rendered, and where each kind of edge listens."""
+
+    lab: Lab
+    plan: Plan
+    rendering: Rendering
+    haproxy_url: str | None
+    slots: Sequence[int]
+
+    async def prepare(self, name: str) -> str:
+        """Make a balancer the one in force; return the URL that it balances."""
+        if name == HAPROXY:
+            return str(self.haproxy_url)
+        self.rendering.balancer = BALANCERS[name]
+        await self.lab.publish(marked(self.plan, name))
+        await asyncio.sleep(1.0)
+        return self.lab.url
+
+    @property
+    def names(self) -> list[str]:
+        """The balancers in turn."""
+        return [*BALANCERS, *([HAPROXY] if self.haproxy_url else [])]
+
+
 @contextlib.asynccontextmanager
-async def mesh(root: Path, rendering: Rendering) -> AsyncIterator[tuple[Lab, Plan]]:
-    """Run the engines, their node Envoys and the edge."""
-    ports = free_ports(len(SPEEDS))
+async def running_bench(root: Path, slots: Sequence[int]) -> AsyncIterator[Bench]:
+    """Run the engines, their node Envoys and the edges."""
+    rendering = Rendering()
+    haproxy_port, *ports = free_ports(1 + len(SPEEDS))
     async with running_lab(root, rendering) as lab, contextlib.AsyncExitStack() as stack:
-        for index, speed in enumerate(SPEEDS):
-            await stack.enter_async_context(simulator(lab.socket(f"e{index}"), speed))
+        for index, (speed, held) in enumerate(zip(SPEEDS, slots, strict=True)):
+            await stack.enter_async_context(simulator(lab.socket(f"e{index}"), speed, held))
         plan = make_plan(
             *(
                 consul_entry(
                     f"n{index}.e{index}",
                     port=port,
                     gpu_power=str(100 * speed),
-                    max_num_seqs=str(SLOTS),
+                    max_num_seqs=str(held),
                     socket=lab.socket(f"e{index}"),
                 )
-                for index, (speed, port) in enumerate(zip(SPEEDS, ports, strict=True))
-            )
+                for index, (speed, held, port) in enumerate(zip(SPEEDS, slots, ports, strict=True))
+            ),
+            policy=_POLICY,
         )
         lab.store.publish(plan)
         for index in range(len(SPEEDS)):
             await stack.enter_async_context(lab.envoy("node", f"n{index}"))
         await stack.enter_async_context(lab.envoy("edge", "edge-1"))
-        yield lab, plan
+        url = None
+        if haproxy_binary() is not None:
+            cluster = Pool(MODEL).cluster
+            await stack.enter_async_context(
+                running_haproxy(root, haproxy_port, ports, SPEEDS, cluster)
+            )
+            url = f"http://127.0.0.1:{haproxy_port}"
+        yield Bench(lab, plan, rendering, url, slots)
 
 
 @contextlib.asynccontextmanager
-async def simulator(socket: str, speed: float) -> AsyncIterator[None]:
+async def simulator(socket: str, speed: float, slots: int) -> AsyncIterator[None]:
     """Run a simulated engine whose single-sequence step is STEP_S / speed."""
     reference_step_s = 16e9 / 2039e9  # of the simulator at gpu_power 100
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "engines.simulator", "--uds", socket),
-        *("--served-model-name", "acme/fox", "--max-num-seqs", str(SLOTS)),
+        *("--served-model-name", MODEL, "--max-num-seqs", str(slots)),
         *("--gpu-power", "100", "--speedup", str(reference_step_s * speed / STEP_S)),
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -155,10 +198,15 @@ async def simulator(socket: str, speed: float) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def run_trace(lab: Lab, trace: Sequence[Request]) -> list[float]:
-    """Send a trace by the clock, whatever became of earlier requests; return the times."""
+async def run_trace(url: str, trace: Sequence[Request]) -> list[float]:
+    """Send a trace by the clock, whatever became of earlier requests.
+
+    Return the times in seconds; infinity for what was not answered with 200 in time.
+    """
+    ends_s = trace[-1].at_s + _GIVE_UP_S
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(lab.url, connector=connector) as session:
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
         started = time.monotonic()
 
         async def send(request: Request) -> float:
@@ -166,10 +214,17 @@ async def run_trace(lab: Lab, trace: Sequence[Request]) -> list[float]:
             body = chat(max_tokens=round(request.tokens), messages=[{"role": "user"}])
             headers = {"content-type": "application/json"}
             began = time.monotonic()
-            async with session.post("/v1/chat/completions", data=body, headers=headers) as response:
-                await response.read()
-                response.raise_for_status()
-            return time.monotonic() - began
+            left_s = started + ends_s - began
+            try:
+                async with (
+                    asyncio.timeout(left_s),
+                    session.post("/v1/chat/completions", data=body, headers=headers) as response,
+                ):
+                    await response.read()
+                    answered = response.status == 200
+            except (aiohttp.ClientError, TimeoutError):
+                answered = False
+            return time.monotonic() - began if answered else math.inf
 
         return list(await asyncio.gather(*(send(request) for request in trace)))
 
@@ -181,59 +236,45 @@ def marked(plan: Plan, name: str) -> Plan:
 
 
 def figures(times: Sequence[float], slo_s: float) -> dict[str, float]:
-    """Return mean, p50, p99 in seconds and goodput: the share of requests within the SLO."""
+    """Return mean, p50, p99 in seconds, goodput (share within the SLO) and what never ended.
+
+    The first tenth warms up. The mean is of what ended.
+    """
     warm = sorted(times[len(times) // 10 :])
+    ended = [value for value in warm if math.isfinite(value)]
     return {
-        "mean_s": statistics.fmean(warm),
+        "mean_s": statistics.fmean(ended),
         "p50_s": warm[len(warm) // 2],
         "p99_s": warm[int(len(warm) * 0.99)],
         "goodput": sum(1 for value in warm if value <= slo_s) / len(warm),
+        "unfinished": 1 - len(ended) / len(warm),
     }
 
 
-async def measure(
-    seconds: float, rounds: int, loads: Sequence[float]
-) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Return figures by load and balancer, one entry a round; balancers take turns."""
+Found = dict[str, dict[str, list[dict[str, float]]]]  # by load and balancer, an entry a round
+
+
+async def measure(seconds: float, rounds: int, loads: Sequence[float], kind: str) -> Found:
+    """Return the figures of all balancers, which take turns."""
+    slots = SLOTS[kind]
     slo_s = 2 * MEAN_TOKENS * STEP_S * len(SPEEDS) / sum(SPEEDS)  # 2 x the unloaded mean
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    found: Found = {}
     root = Path(tempfile.mkdtemp(prefix="wm-", dir="/tmp"))
-    rendering = Rendering()
     try:
-        async with mesh(root, rendering) as (lab, plan):
+        async with running_bench(root, slots) as bench:
             for turn in range(rounds):
                 for load in loads:
-                    trace = trace_of(load, seconds, seed=turn)
+                    trace = trace_of(load, seconds, slots, seed=turn)
                     row = found.setdefault(f"{load:.0%}", {})
-                    computed = simulate(fleet(), trace, shortest_expected_delay)
+                    computed = simulate(fleet(slots), trace, shortest_expected_delay)
                     row.setdefault(YARDSTICK, []).append(figures(computed, slo_s))
-                    for name, balancer in BALANCERS.items():
-                        rendering.balancer = balancer
-                        await lab.publish(marked(plan, name))
-                        await asyncio.sleep(1.0)
-                        times = await run_trace(lab, trace)
+                    for name in bench.names:
+                        times = await run_trace(await bench.prepare(name), trace)
                         row.setdefault(name, []).append(figures(times, slo_s))
                         print(f"round {turn + 1}, {load:.0%}: {name}", file=sys.stderr)  # noqa: T201
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return found
-
-
-def table(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> str:
-    """Return the medians as ratios to the reference balancer, one row a balancer."""
-    lines = [f"{'mean, p99 (x the reference), goodput':42}" + "".join(f"{k:>22}" for k in found)]
-    for name in next(iter(found.values())):
-        cells = []
-        for row in found.values():
-            own, base = _median(row[name]), _median(row[REFERENCE])
-            mean, p99 = own["mean_s"] / base["mean_s"], own["p99_s"] / base["p99_s"]
-            cells.append(f"{mean:8.2f} {p99:6.2f} {own['goodput']:6.0%}")
-        lines.append(f"{name:42}" + "".join(f"{cell:>22}" for cell in cells))
-    return "\n".join(lines)
-
-
-def _median(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
 
 
 def main() -> int:
@@ -245,12 +286,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each trace")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--slots", choices=list(SLOTS), default="equal", help="of the engines")
+    parser.add_argument("--results", type=Path, default=Path("bench-results"), metavar="DIR")
     options = parser.parse_args()
-    found = asyncio.run(measure(options.seconds, options.rounds, options.loads))
+    if haproxy_binary() is None:
+        print(f"NOT MEASURED: {HAPROXY}: haproxy is not on PATH", file=sys.stderr)  # noqa: T201
+    found = asyncio.run(measure(options.seconds, options.rounds, options.loads, options.slots))
     print(table(found))  # noqa: T201
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    options.results.mkdir(parents=True, exist_ok=True)
+    written = options.results / f"balance-{options.slots}.json"
+    written.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"\n{written}\n{draw(found, written.with_suffix('.png'))}")  # noqa: T201
     return 0
 
 

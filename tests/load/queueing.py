@@ -134,6 +134,75 @@ class EnvoySchedule:
         return index
 
 
+class FollowingUtilisation:
+    """EnvoySchedule whose exponent and bias follow the utilisation that was measured last.
+
+    Utilisation is read every `every_s`, as the share of all slots that hold a request, averaged
+    over that time; the exponent changes only when it left a band of `hysteresis` around the step.
+    """
+
+    def __init__(
+        self,
+        capacities: Sequence[float],
+        steps: Sequence[tuple[float, float]],
+        *,
+        every_s: float = 5.0,
+        hysteresis: float = 0.03,
+    ) -> None:
+        self._capacities = capacities
+        self._steps = steps  # (up to this utilisation, exponent and bias), rising
+        self._every_s, self._hysteresis = every_s, hysteresis
+        self._read_s, self._sum, self._count = 0.0, 0.0, 0
+        self._exponent = steps[0][1]
+        self._schedule = self._make(self._exponent)
+
+    def __call__(self, engines: Sequence[Engine], now_s: float, tokens: float) -> int:
+        slots = sum(engine.slots for engine in engines)
+        self._sum += sum(len(engine.running) for engine in engines) / slots
+        self._count += 1
+        if now_s - self._read_s >= self._every_s:
+            self._follow(self._sum / self._count)
+            self._read_s, self._sum, self._count = now_s, 0.0, 0
+        return self._schedule(engines, now_s, tokens)
+
+    def _follow(self, utilisation: float) -> None:
+        for limit, exponent in self._steps:
+            edge = limit + (self._hysteresis if exponent <= self._exponent else -self._hysteresis)
+            if utilisation <= edge:
+                break
+        if exponent != self._exponent:
+            self._exponent = exponent
+            self._schedule = self._make(exponent)
+
+    def _make(self, exponent: float) -> "EnvoySchedule":
+        return EnvoySchedule([c**exponent for c in self._capacities], exponent)
+
+
+class Aliases:
+    """Each engine shown as several equal endpoints; Envoy's full scan picks the idlest of them.
+
+    An alias knows only the requests that were sent to itself.
+    """
+
+    def __init__(self, counts: Sequence[int], seed: int = 0) -> None:
+        self._aliases = [index for index, count in enumerate(counts) for _ in range(count)]
+        self._chance = random.Random(seed)
+        self._sent: list[list[int]] = [[] for _ in self._aliases]  # request numbers by alias
+        self._number = 0
+
+    def __call__(self, engines: Sequence[Engine], _now_s: float, _tokens: float) -> int:
+        alive = [set(engine.running) | set(engine.waiting) for engine in engines]
+        active = []
+        for alias, engine in enumerate(self._aliases):
+            self._sent[alias] = [n for n in self._sent[alias] if n in alive[engine]]
+            active.append(len(self._sent[alias]))
+        least = min(active)
+        chosen = self._chance.choice([a for a, count in enumerate(active) if count == least])
+        self._sent[chosen].append(self._number)
+        self._number += 1
+        return self._aliases[chosen]
+
+
 class TwoChoices:
     """Envoy's LEAST_REQUEST over equal weights: the idler of two hosts drawn by chance."""
 

@@ -1,0 +1,72 @@
+"""The balancers' figures as a table and as a picture: ratios to the reference of the same run."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+REFERENCE = "LEAST_REQUEST, weight = capacity"
+YARDSTICK = "shortest expected delay (computed)"
+
+Rounds = Sequence[Mapping[str, float]]
+Found = Mapping[str, Mapping[str, Rounds]]  # by load and balancer
+
+
+def table(found: Found) -> str:
+    """Return the medians of all rounds, one row a balancer.
+
+    Mean, p50 and p99 are ratios to the reference; goodput is a share of all requests. A row that
+    did not keep up says how much of its requests never ended.
+    """
+    lines = [f"{'mean p50 p99 (x the reference), goodput':42}" + "".join(f"{k:>34}" for k in found)]
+    for name in _names(found):
+        cells = [_cell(row[name], row[REFERENCE]) for row in found.values()]
+        lines.append(f"{name:42}" + "".join(f"{cell:>34}" for cell in cells))
+    return "\n".join(lines)
+
+
+def draw(found: Found, path: Path) -> str:
+    """Write the picture; return its path, or why there is none."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 only the benchmarks have it
+    except ImportError:
+        return "no picture: matplotlib is not installed (make bench-balance installs it)"
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, panels = plt.subplots(1, 2, figsize=(13, 5), sharey=True, layout="constrained")
+    names = [name for name in reversed(_names(found)) if name != REFERENCE]
+    height = 0.8 / len(found)
+    for panel, key, title in zip(panels, ("mean_s", "p99_s"), ("mean", "p99"), strict=True):
+        for index, (load, row) in enumerate(found.items()):
+            base = _median(row[REFERENCE])[key]
+            ratios = [_median(row[name])[key] / base for name in names]
+            finite = [value if math.isfinite(value) else 0.0 for value in ratios]
+            at = [place + (index - 1) * height for place in range(len(names))]
+            bars = panel.barh(at, finite, height=height, label=f"{load} of capacity")
+            labels = [f"{v:.2f}" if math.isfinite(v) else "does not keep up" for v in ratios]
+            panel.bar_label(bars, labels, padding=3, fontsize=7)
+        panel.axvline(1.0, color="black", linewidth=1)
+        panel.set_xlim(0, 2.2)
+        panel.set_title(f"{title}, times that of Envoy's LEAST_REQUEST, weight = capacity")
+        panel.set_yticks(range(len(names)), names)
+    panels[0].legend(loc="lower right")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return str(path)
+
+
+def _names(found: Found) -> list[str]:
+    return list(next(iter(found.values())))
+
+
+def _cell(own_rounds: Rounds, base_rounds: Rounds) -> str:
+    own, base = _median(own_rounds), _median(base_rounds)
+    ratios = [own[key] / base[key] for key in ("mean_s", "p50_s", "p99_s")]
+    shown = " ".join(f"{ratio:6.2f}" if math.isfinite(ratio) else "     -" for ratio in ratios)
+    lost = f" ({own['unfinished']:.0%} lost)" if own["unfinished"] >= 0.005 else ""
+    return f"{shown} {own['goodput']:5.0%}{lost}"
+
+
+def _median(rounds: Rounds) -> dict[str, float]:
+    return {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
