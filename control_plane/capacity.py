@@ -30,7 +30,8 @@ _DECODE_CAP_EXPONENT = 0.11
 _DOUBLING_EFFICIENCY = 0.92  # of twice the GPUs under tensor parallelism; the rest is all-reduce
 _MIG_COMPUTE_SLICES = 7
 _LEAST_POWER = 0.1  # of the smallest slice under the lowest cap: little, but never nothing
-_MIG = re.compile(r"\s+MIG\s+(\d)g\.(\d+)gb.*$", re.IGNORECASE)
+# "MIG 3g.40gb"; of a compute instance within it "MIG 1c.3g.40gb": one of its three slices.
+_MIG = re.compile(r"\s+MIG\s+(?:(\d)c\.)?(\d)g\.(\d+)gb.*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def find_gpu(gpus: GpuTable, raw_name: str) -> tuple[GpuSpec | None, float, floa
     spec = gpus.find(raw_name[: match.start()])
     if spec is None:
         return None, 1.0, 1.0
-    compute = min(1.0, int(match[1]) / _MIG_COMPUTE_SLICES)
-    memory = min(1.0, max(1, int(match[2])) / spec.memory_gib)
+    compute = min(1.0, int(match[1] or match[2]) / _MIG_COMPUTE_SLICES)
+    memory = min(1.0, max(1, int(match[3])) / spec.memory_gib)
     return spec, max(compute, 1 / _MIG_COMPUTE_SLICES), memory
 
 

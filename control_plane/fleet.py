@@ -205,6 +205,7 @@ def _declaration(metadata: EngineMetadata, power: float) -> str:
         metadata.gpu_count,
         metadata.tensor_parallel_size,
         metadata.gpu_power_limit_w,
+        metadata.gpu_power_default_w,
         power,
     )
     return "|".join(["?" if part is None else f"{part}" for part in parts])

@@ -80,6 +80,7 @@ def test_parallel_efficiency(count, left):
     [
         ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "A100-SXM-80GB", 3 / 7, 0.5),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "A100-SXM-80GB", 1 / 7, 1 / 8),
+        ("NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb", "A100-SXM-80GB", 1 / 7, 0.5),
         ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", "H100-SXM", 1.0, 1.0),
         ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB", 1.0, 1.0),
         ("Voodoo 2 MIG 3g.40gb", None, 1.0, 1.0),

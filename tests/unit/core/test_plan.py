@@ -200,7 +200,13 @@ def test_declared_power_ignores_card_cap_and_mix():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"gpu_power_limit_w": "200"}, {"version": "v2"}, {"gpu_model": "NVIDIA L4"}]
+    "changed",
+    [
+        {"gpu_power_limit_w": "200"},
+        {"gpu_power_default_w": "400"},
+        {"version": "v2"},
+        {"gpu_model": "NVIDIA L4"},
+    ],
 )
 def test_what_was_measured_of_another_declaration_does_not_count(changed):
     before = make_fleet(engine("n1", 400)).nodes[0].engines[0].declaration
