@@ -11,7 +11,7 @@ COVERAGE := --cov --cov-branch --cov-report=term:skip-covered
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help up test check bench bench-balance bench-model bench-plan format lint lock clean
+.PHONY: help up test check bench bench-balance bench-model bench-plan bench-xds format lint lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }'
@@ -44,7 +44,7 @@ $(VENV)/.bench: .ci/locks/bench.txt $(VENV)/.ready
 	@$(PIP) install --require-hashes -r .ci/locks/bench.txt
 	@touch $@
 
-bench: bench-plan bench-balance ## run every benchmark
+bench: bench-plan bench-xds bench-balance ## run every benchmark
 
 bench-balance: $(VENV)/.bench ## compare balancers over unequal engines behind real Envoys (ARGS="--seconds 30 --rounds 3")
 	@.ci/install-haproxy || true
@@ -52,6 +52,9 @@ bench-balance: $(VENV)/.bench ## compare balancers over unequal engines behind r
 
 bench-model: $(VENV)/.ready ## the same fleet as a queueing model: balancers that are not built, too
 	@python -m tests.load.bench_model $(ARGS)
+
+bench-xds: $(VENV)/.ready ## a thousand xDS streams: changes, a reconnect storm, churn (ARGS="--churn 120")
+	@python -m tests.load.bench_xds $(ARGS)
 
 bench-plan: $(VENV)/.ready ## plan 10,000 engines: all of them, and one that changed
 	@python -m tests.load.bench_plan $(ARGS)

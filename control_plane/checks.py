@@ -7,7 +7,8 @@ the second claim and says so before it comes to this.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from envoy.config.cluster.v3 import cluster_pb2
@@ -31,17 +32,22 @@ _THRESHOLD_FIELDS = ("max_connections", "max_pending_requests", "max_requests", 
 
 def check_resources(resources: Resources) -> tuple[str, ...]:
     """Return every violation in a set of resources; none means that it may be published."""
+    groups = (resources.clusters, resources.endpoints, resources.routes, resources.runtimes)
+    by_message = [text for group in groups for message in group for text in check_message(message)]
+    return (*by_message, *check_set(resources))
+
+
+def check_message(message: Any) -> tuple[str, ...]:
+    """Return every violation within one resource."""
+    check = _CHECKS.get(message.DESCRIPTOR.name)
+    return () if check is None else tuple(check(message))
+
+
+def check_set(resources: Resources) -> tuple[str, ...]:
+    """Return every violation between the resources of a set."""
     violations: list[str] = []
     for kind, names in _names(resources).items():
         violations += _check_names(kind, names)
-    for cluster in resources.clusters:
-        violations += _check_cluster(cluster)
-    for assignment in resources.endpoints:
-        violations += _check_assignment(assignment)
-    for routes in resources.routes:
-        violations += _check_routes(routes)
-    for layer in resources.runtimes:
-        violations += _check_runtime(layer)
     violations += _check_references(resources)
     violations += _check_locality_weights(resources)
     return tuple(violations)
@@ -259,3 +265,13 @@ def _managers(listener: Any) -> Iterator[Any]:
             manager = http_connection_manager_pb2.HttpConnectionManager()
             if network_filter.typed_config.Unpack(manager):
                 yield manager
+
+
+_CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
+    {
+        "Cluster": _check_cluster,
+        "ClusterLoadAssignment": _check_assignment,
+        "RouteConfiguration": _check_routes,
+        "Runtime": _check_runtime,
+    }
+)

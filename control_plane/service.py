@@ -34,8 +34,7 @@ from control_plane.policy import Policy
 from control_plane.posterior import Posterior
 from control_plane.posterior_store import ConsulPosteriors, PosteriorStore
 from control_plane.quarantine import Refusal
-from control_plane.resources import PlanParts, build_resources
-from control_plane.snapshot import make_snapshot
+from control_plane.rendering import Renderer
 from control_plane.store import SnapshotStore
 from control_plane.xds_status import StreamStatus
 from engines.gpu import GpuTable, load_gpu_table
@@ -263,9 +262,8 @@ async def run_control_plane(
 ) -> None:
     """Run until cancelled. `catalog` is a source within this process, used instead of config's."""
     metrics = metrics or Metrics()
-    store = SnapshotStore(
-        lambda plan, view: make_snapshot(build_resources(plan, view)), metrics, PlanParts()
-    )
+    renderer = Renderer()
+    store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
     service = AdsService(store, metrics)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)

@@ -5,7 +5,7 @@ and after every restart, so an Envoy that reconnects is sent nothing that it hol
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from envoy.config.endpoint.v3 import endpoint_pb2
 from google.protobuf import any_pb2
 
-from control_plane.checks import check_resources, eds_name
+from control_plane.checks import check_message, check_set, eds_name
 from control_plane.errors import PayloadError
 from control_plane.resources.view import Resources
 
@@ -66,34 +66,70 @@ def messages_by_type(resources: Resources) -> dict[str, tuple[Any, ...]]:
 
 def make_snapshot(resources: Resources) -> Snapshot:
     """Return the snapshot of checked resources. Raise PayloadError when a check refuses them."""
-    violations = check_resources(resources)
-    if violations:
-        raise PayloadError(violations)
-    by_type = {
-        type_url: _versioned((_name(type_url, message), message) for message in messages)
-        for type_url, messages in messages_by_type(resources).items()
-    }
-    eds_names = {cluster.name: eds_name(cluster) for cluster in resources.clusters}
-    return Snapshot(MappingProxyType(by_type), MappingProxyType(eds_names))
+    return SnapshotMaker().make(resources)
+
+
+class SnapshotMaker:
+    """Makes one snapshot after the other; a message that is the same object keeps its version.
+
+    What was checked and hashed is not checked and hashed again.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, int], _Made] = {}
+
+    def make(self, resources: Resources) -> Snapshot:
+        """Return the snapshot, as `make_snapshot` does."""
+        made = {
+            type_url: [self._look_up(type_url, message) for message in messages]
+            for type_url, messages in messages_by_type(resources).items()
+        }
+        self._made = {
+            (type_url, id(item.message)): item for type_url, items in made.items() for item in items
+        }
+        violations = [text for items in made.values() for item in items for text in item.violations]
+        violations += check_set(resources)
+        if violations:
+            raise PayloadError(violations)
+        by_type = {
+            type_url: MappingProxyType(
+                {
+                    item.resource.name: item.resource
+                    for item in sorted(items, key=lambda item: item.resource.name)
+                }
+            )
+            for type_url, items in made.items()
+        }
+        eds_names = {cluster.name: eds_name(cluster) for cluster in resources.clusters}
+        return Snapshot(MappingProxyType(by_type), MappingProxyType(eds_names))
+
+    def _look_up(self, type_url: str, message: Any) -> "_Made":
+        known = self._made.get((type_url, id(message)))
+        if known is not None and known.message is message:
+            return known
+        violations = check_message(message)
+        return _Made(message, violations, _versioned(_name(type_url, message), message))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A message with its version; holds the message, so that no other gets its identity."""
+
+    message: Any
+    violations: tuple[str, ...]
+    resource: VersionedResource
 
 
 def empty_assignment(name: str) -> VersionedResource:
     """Return the endpoints of a cluster that is not there: explicitly none."""
-    (resource,) = _versioned(
-        [(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))]
-    ).values()
-    return resource
+    return _versioned(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))
 
 
 def _name(type_url: str, message: Any) -> str:
     return str(message.cluster_name if type_url == ENDPOINT else message.name)
 
 
-def _versioned(messages: Iterable[tuple[str, Any]]) -> Mapping[str, VersionedResource]:
-    versioned = {}
-    for name, message in sorted(messages, key=lambda item: item[0]):
-        body = any_pb2.Any()
-        body.Pack(message, deterministic=True)
-        version = hashlib.sha256(body.value).hexdigest()[:16]
-        versioned[name] = VersionedResource(name, version, body)
-    return MappingProxyType(versioned)
+def _versioned(name: str, message: Any) -> VersionedResource:
+    body = any_pb2.Any()
+    body.Pack(message, deterministic=True)
+    return VersionedResource(name, hashlib.sha256(body.value).hexdigest()[:16], body)

@@ -30,10 +30,15 @@ class SnapshotStore:
     """Holds the plan in force and its renderings. Used from one event loop."""
 
     def __init__(
-        self, render: Render, metrics: Metrics, part: Part = lambda plan, _view: plan
+        self,
+        render: Render,
+        metrics: Metrics,
+        part: Part = lambda plan, _view: plan,
+        on_drop: Callable[[View], None] = lambda _view: None,
     ) -> None:
         self._render = render
         self._part = part
+        self._on_drop = on_drop
         self._parts: dict[View, object] = {}  # that the last good snapshots were rendered from
         self._metrics = metrics
         self._plan: Plan | None = None
@@ -137,6 +142,7 @@ class SnapshotStore:
         self._last_good.pop(view, None)
         self._parts.pop(view, None)
         self._served.pop(view, None)
+        self._on_drop(view)
         self._noted.pop(view, None)
         self.refused.pop(view, None)
 

@@ -4,6 +4,7 @@ from control_plane.plan import Plan, PoolPlan
 from control_plane.resources.clusters import least_request, pool_cluster
 from control_plane.resources.edge_routes import METADATA_NAMESPACE, edge_route_configuration
 from control_plane.resources.http import http_connection_manager
+from control_plane.resources.memo import Memo
 from control_plane.resources.messages import (
     TYPE,
     ClusterLoadAssignment,
@@ -28,19 +29,34 @@ _KEEPALIVE_INTERVAL_S = 10.0
 _KEEPALIVE_TIMEOUT_S = 5.0
 
 
-def build_edge(plan: Plan, view: View) -> Resources:
+def build_edge(plan: Plan, view: View, memo: Memo) -> Resources:
     """Return an edge's resources."""
+    pools = sorted(plan.pools, key=_cluster_name)
+    names = {_cluster_name(pool) for pool in pools}
+    for kind in ("cluster", "endpoints"):
+        memo.keep(kind, names)
     return Resources(
-        clusters=tuple(cluster(_cluster(pool)) for pool in sorted(plan.pools, key=_cluster_name)),
-        endpoints=(
-            *(_load_assignment(pool) for pool in sorted(plan.pools, key=_cluster_name)),
-            edges_assignment(plan.edges),
-        ),
+        clusters=tuple(_pool_cluster(pool, memo) for pool in pools),
+        endpoints=(*(_pool_endpoints(pool, memo) for pool in pools), edges_assignment(plan.edges)),
         listeners=(listener(_listener(plan, view)),),
-        routes=(route_configuration(edge_route_configuration(EDGE, plan)),),
+        routes=(memo.get("routes", EDGE, plan.models, lambda: _routes(plan)),),
         runtimes=(runtime_layer({pool.pool.cluster: pool.edge_thresholds for pool in plan.pools}),),
         extensions=(request_limits(plan),),
     )
+
+
+def _pool_cluster(pool: PoolPlan, memo: Memo) -> object:
+    inputs = pool.balance, pool.slow_start_s
+    return memo.get("cluster", pool.pool.cluster, inputs, lambda: cluster(_cluster(pool)))
+
+
+def _pool_endpoints(pool: PoolPlan, memo: Memo) -> object:
+    name = pool.pool.cluster
+    return memo.get("endpoints", name, pool.endpoints, lambda: _load_assignment(pool))
+
+
+def _routes(plan: Plan) -> object:
+    return route_configuration(edge_route_configuration(EDGE, plan))
 
 
 def _cluster_name(pool: PoolPlan) -> str:

@@ -23,8 +23,8 @@ from control_plane.metrics import Metrics
 from control_plane.plan_metrics import PlanGauges
 from control_plane.planner import Planner
 from control_plane.policy import Policy
-from control_plane.resources import PlanParts, View, build_resources
-from control_plane.snapshot import make_snapshot
+from control_plane.rendering import Renderer
+from control_plane.resources import View
 from control_plane.store import SnapshotStore
 from engines.gpu import load_gpu_table
 
@@ -74,9 +74,8 @@ class Pipeline:
         self._parser = CatalogParser("consul")
         self._fleets, self._planner = FleetBuilder(load_gpu_table()), Planner()
         self._gauges = PlanGauges(metrics)
-        self._store = SnapshotStore(
-            lambda plan, view: make_snapshot(build_resources(plan, view)), metrics, PlanParts()
-        )
+        renderer = Renderer()
+        self._store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
 
     def run(self, answer: bytes) -> dict[str, float]:
         """Take an answer through all steps."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.metrics import Metrics
+from control_plane.rendering import Renderer
 from control_plane.resources import PlanParts, View, build_resources
 from control_plane.snapshot import make_snapshot
 from control_plane.store import SnapshotStore
@@ -72,9 +73,8 @@ def test_one_engines_power_renders_its_node_and_the_edges():
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(PLANS), min_size=1, max_size=6))
 def test_a_store_with_parts_serves_what_a_fresh_one_does(plans):
-    store = SnapshotStore(
-        lambda plan, view: make_snapshot(build_resources(plan, view)), Metrics(), PlanParts()
-    )
+    renderer = Renderer()
+    store = SnapshotStore(renderer.render, Metrics(), renderer.part, renderer.drop)
     for plan in plans:
         store.publish(plan)
         for view in VIEWS:
