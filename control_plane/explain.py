@@ -184,7 +184,7 @@ def _weight_steps(planned: EnginePlan, model: ModelPlan, plan: Plan) -> Iterator
         [engine.capacity for engine in node.engines if engine.pool == planned.pool]
         for node in plan.nodes
     ]
-    scale = weight_scale((capacities for capacities in peers if capacities), model.balance)
+    scale = weight_scale([[capacity] for node in peers for capacity in node], model.balance)
     bias = ACTIVE_REQUEST_BIASES[model.balance]
     yield Step(
         what="weight",

@@ -58,8 +58,7 @@ class _Share:
     node: str
     address: str
     port: int
-    weakest: float  # capacity of its weakest engine, live or not
-    total: float  # of all its engines, live or not
+    capacities: tuple[float, ...]  # of its engines, live or not
     live: float  # of those that get requests
     held: int  # requests that its engines hold together
 
@@ -80,7 +79,8 @@ class _PlannedPool:
     """A pool's plan, and what it was made from."""
 
     members: tuple[_Share, ...]
-    scale: WeightScale | None  # None for a pool that has a route and no engine
+    scale: WeightScale | None  # of the nodes; None for a pool that has a route and no engine
+    engine_scale: WeightScale | None  # of the engines, whose powers sum to less
     live: float  # capacity of its engines that get requests
     plan: PoolPlan
 
@@ -166,9 +166,9 @@ class Planner:
         last = self._pools.get(pool)
         if last is not None and last.members == members:
             return last
-        scale = _scale(members, policy) if members else None
-        if last is not None and scale is not None:
-            scale = _same(last.scale, scale)
+        scale, engine_scale = _scales(members, policy)
+        if last is not None and engine_scale is not None:
+            engine_scale = _same(last.engine_scale, engine_scale)
         held = sum(share.held for share in members)
         plan = PoolPlan(
             pool=pool,
@@ -178,15 +178,16 @@ class Planner:
             max_queue=policy.max_queue,
             edge_thresholds=edge_thresholds(held, policy.max_queue),
         )
-        return _PlannedPool(members, scale, sum(share.live for share in members), plan)
+        live = sum(share.live for share in members)
+        return _PlannedPool(members, scale, engine_scale, live, plan)
 
     def _plan_node(self, node_id: str) -> _PlannedNode:
         last, examined = self._nodes.get(node_id), self._examined[node_id]
-        scales = tuple([self._pools[pool].scale for pool in examined.shares])
+        scales = tuple([self._pools[pool].engine_scale for pool in examined.shares])
         if last is not None and last.examined is examined and last.scales == scales:
             return last
         engines = tuple(
-            _plan_engine(node_id, item, self._pools[item.engine.pool].scale)
+            _plan_engine(node_id, item, self._pools[item.engine.pool].engine_scale)
             for item in examined.engines
         )
         node = examined.node
@@ -228,9 +229,16 @@ class Planner:
         )
 
 
-def _scale(members: Sequence[_Share], policy: ModelPolicy) -> WeightScale:
-    weakest = min(share.weakest for share in members)
-    return pool_scale(weakest, (share.total for share in members), policy.balance)
+def _scales(
+    members: Sequence[_Share], policy: ModelPolicy
+) -> tuple[WeightScale | None, WeightScale | None]:
+    """Return the scales of a pool's nodes and of its engines, which share no cluster in Envoy."""
+    if not members:
+        return None, None
+    engines = [capacity for share in members for capacity in share.capacities]
+    weakest = min(engines)
+    nodes = pool_scale(weakest, (sum(share.capacities) for share in members), policy.balance)
+    return nodes, pool_scale(weakest, engines, policy.balance)
 
 
 _Value = TypeVar("_Value")
@@ -256,8 +264,7 @@ def _shares(node: Node, engines: Iterable[_Measured]) -> dict[Pool, _Share]:
             node=node.id,
             address=node.address,
             port=node.port,
-            weakest=min(item.capacity for item in items),
-            total=sum(item.capacity for item in items),
+            capacities=tuple([item.capacity for item in items]),
             live=sum(i.capacity for i in items if i.engine.state is EngineState.READY),
             held=sum(engine_limit(item.engine.max_num_seqs) for item in items),
         )

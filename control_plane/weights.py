@@ -1,10 +1,12 @@
 """From capacities to Envoy's endpoint weights: whole numbers, at least 1, sums within uint32.
 
-`proportional` sets weight = capacity. `latency` sets weight = capacity cubed, with Envoy's
-active_request_bias at 3: Envoy schedules by weight / (active + 1)^bias, so a strong engine is
-favoured while idle and gives way as it fills; the higher both are, the nearer the schedule comes
-to the fewest requests per capacity. Chosen by measurement, see tests/load/README.md: better than
-squares with a bias of 2 at 60 and 80 % load, as good at 90 %, where fourth powers begin to cost.
+`proportional` sets weight = capacity. `latency` sets weight = the fourth power of the capacity, with
+Envoy's active_request_bias at 5.5: Envoy schedules by weight / (active + 1)^bias, so a strong engine
+is favoured while idle and gives way as it fills; the higher both are, the nearer the schedule comes
+to the fewest requests per capacity. A bias above the exponent holds the strong back near
+saturation, where equal powers overrun them. Chosen by measurement, see tests/load/README.md: of the
+pairs tried it is the mildest that gains at every load. Higher powers gain little more, and leave
+uint32 no room between a fleet's weakest and strongest card.
 """
 
 import math
@@ -14,9 +16,10 @@ from dataclasses import dataclass
 MIN_EXACT_WEIGHT = 100  # rounding to whole numbers then moves a ratio by at most 0.5 %
 MAX_WEIGHT_SUM = 2**32 - 1  # of a locality; Envoy refuses more
 _STEPS = 16
+_FACTORS = {"proportional": 1.0, "latency": 0.1}
 _NEARLY = 1 - 1e-9  # 100 / 0.1 may be a little over 1000
-EXPONENTS = {"proportional": 1.0, "latency": 3.0}
-ACTIVE_REQUEST_BIASES = {"proportional": 0.0, "latency": 3.0}
+EXPONENTS = {"proportional": 1.0, "latency": 4.0}
+ACTIVE_REQUEST_BIASES = {"proportional": 0.0, "latency": 5.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,12 @@ def weight_scale(nodes: Iterable[Sequence[float]], balance: str) -> WeightScale:
 def pool_scale(weakest: float, node_totals: Iterable[float], balance: str) -> WeightScale:
     """Return the scale of a pool whose weakest engine and whose nodes have these capacities.
 
-    The factor is 1 where possible (capacity 300 is weight 300, or its cube under `latency`);
+    The factor is 1 under `proportional` where possible (capacity 300 is weight 300), and a tenth
+    under `latency` (capacity 300 is weight 810,000), which leaves room for a thousand such nodes;
     larger when the weakest engine would get less than MIN_EXACT_WEIGHT; smaller when the nodes'
     sum would leave uint32. A node's weight is that of its summed capacity, which is at least the
-    sum of its engines' weights, so theirs fit too. Engines that are down count, so that weights do
-    not move with health; and factors come in steps, so that one engine's capacity seldom moves
+    sum of its engines' weights. Engines that are down count, so that weights do not move with
+    health; and factors come in steps, so that one engine's capacity seldom moves
     the weights of all others.
     """
     exponent = EXPONENTS[balance]
@@ -53,7 +57,8 @@ def pool_scale(weakest: float, node_totals: Iterable[float], balance: str) -> We
     exact = MIN_EXACT_WEIGHT ** (1 / exponent) / weakest
     # 1 % is left for rounding up: at most half a unit on each weight of at least 50.
     largest = (MAX_WEIGHT_SUM / (total * 1.01)) ** (1 / exponent)
-    wanted = 1.0 if exact <= 1 else _round_number(exact)
+    base = _FACTORS[balance]
+    wanted = base if exact <= base else _round_number(exact)
     return WeightScale(exponent, wanted if wanted <= largest else _step_down(largest))
 
 

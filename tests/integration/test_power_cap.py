@@ -28,7 +28,7 @@ POLICY = {
     }
 }
 CAP_W = 350  # of 700: prefill x 0.532, decode x 0.927
-EXPONENT = 3  # of the weights under `balance: latency`
+EXPONENT = 4  # of the weights under `balance: latency`
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,12 @@ REFERENCE = "capacity, bias 1 (reference)"
 BALANCERS: Mapping[str, Callable[[Sequence[float]], Choose]] = {
     REFERENCE: schedule(1, 1),
     "capacity^2, bias 2": schedule(2, 2),
-    "capacity^3, bias 3 (latency)": schedule(3, 3),
+    "capacity^3, bias 3": schedule(3, 3),
+    "capacity^3, bias 3.6": schedule(3, 3.6),
     "capacity^4, bias 4": schedule(4, 4),
+    "capacity^4, bias 5.5 (latency)": schedule(4, 5.5),
+    "capacity^5, bias 7.5": schedule(5, 7.5),
+    "capacity^6, bias 9": schedule(6, 9),
     "exponent 4 to 70 %, then 3": following((0.70, 4), (9, 3)),
     "exponent 5 to 60 %, 4 to 75 %, then 2.5": following((0.60, 5), (0.75, 4), (9, 2.5)),
     "exponent 6 to 70 %, 3 to 85 %, then 2": following((0.70, 6), (0.85, 3), (9, 2)),

@@ -37,7 +37,7 @@ def test_a_card_of_the_table_step_by_step():
     assert "4 prompt and 1 output" in found["gpu_power"].how
     assert found["share"].value == "100.0%"
     assert found["capacity"].value == found["gpu_power"].value == "116.2"
-    assert found["weight"].value == "1568984"  # the cube of 116.2, rounded
+    assert found["weight"].value == "18232"  # a tenth of 116.2 to the fourth, rounded
 
 
 def test_a_mig_slice_and_several_cards():
@@ -97,7 +97,7 @@ def test_equal_plans_differ_in_nothing():
 def test_a_moved_power_moves_weights_and_shares_and_only_endpoints_are_pushed():
     before, after = make_plan(*entries()), make_plan(*entries(gpu_power="300"))
     changes = {(c.name, c.field): (c.before, c.after) for c in diff_plans(before, after)}
-    assert changes["n1.e", "weight"] == (1_000_000, 27_000_000)
+    assert changes["n1.e", "weight"] == (10_000, 810_000)
     assert changes["n2.e", "share"] == (0.5, 0.25)
     assert ("n2.e", "weight") not in changes
     sent = [(p.envoy, p.type, p.changed, p.removed) for p in pushes(before, after, EDGE)]

@@ -115,12 +115,12 @@ def test_more_power_never_means_less_weight(one, other):
 @pytest.mark.parametrize(
     ("powers", "expected"),
     [
-        pytest.param([10, 30], [1000, 27_000], id="cubes"),
-        pytest.param([1, 3], [125, 3375], id="small powers are scaled up together"),
-        pytest.param([70, 7], [343_000, 343], id="the ratio is cubed"),
+        pytest.param([100, 300], [10_000, 810_000], id="fourth powers"),
+        pytest.param([1, 3], [625, 50_625], id="small powers are scaled up together"),
+        pytest.param([70, 7], [1_500_625, 150], id="the ratio to the fourth"),
     ],
 )
-def test_latency_weights_are_cubes_of_capacity(powers, expected):
+def test_latency_weights_are_fourth_powers_of_capacity(powers, expected):
     entries = [engine(f"n{i}", power) for i, power in enumerate(powers)]
     assert list(weights(make_plan(*entries, balance="latency")).values()) == expected
 
@@ -132,7 +132,7 @@ def test_latency_counts_a_node_as_one_engine_of_its_summed_capacity():
         engine("n2", 200),
         balance="latency",
     )
-    assert [e.weight for e in plan.pools[0].endpoints] == [8_000_000, 8_000_000]
+    assert [e.weight for e in plan.pools[0].endpoints] == [160_000, 160_000]
 
 
 def test_a_large_pool_keeps_its_ratios():
@@ -141,7 +141,7 @@ def test_a_large_pool_keeps_its_ratios():
     plan = make_plan(*entries, balance="latency")
     strong, weak = max(weights(plan).values()), min(weights(plan).values())
     assert weak >= 100
-    assert strong / weak == pytest.approx(2.3**3, rel=0.01)
+    assert strong / weak == pytest.approx(2.3**4, rel=0.01)
     assert sum(endpoint.weight for endpoint in plan.pools[0].endpoints) <= 2**32 - 1
 
 

@@ -160,12 +160,12 @@ def test_plan_as_data(run: Run, catalog: Path, output: str) -> None:
         "capacity": 300.0,
         "prefill_tokens_per_s": None,
         "decode_tokens_per_s": None,
-        "weight": 27_000_000,
+        "weight": 810_000,
         "max_connections": 288,
         "state": "ready",
         "share": 0.75,
     }
-    assert value["pools"][0]["endpoints"][1]["weight"] == 27_000_000
+    assert value["pools"][0]["endpoints"][1]["weight"] == 810_000
 
 
 def test_plan_drops_a_bad_engine_and_tells_all_its_problems(run: Run, bad_catalog: Path) -> None:
