@@ -1,12 +1,12 @@
 """From capacities to Envoy's endpoint weights: whole numbers, at least 1, sums within uint32.
 
-`proportional` sets weight = capacity. `latency` sets weight = the fourth power of the capacity, with
-Envoy's active_request_bias at 5.5: Envoy schedules by weight / (active + 1)^bias, so a strong engine
-is favoured while idle and gives way as it fills; the higher both are, the nearer the schedule comes
-to the fewest requests per capacity. A bias above the exponent holds the strong back near
-saturation, where equal powers overrun them. Chosen by measurement, see tests/load/README.md: of the
-pairs tried it is the mildest that gains at every load. Higher powers gain little more, and leave
-uint32 no room between a fleet's weakest and strongest card.
+`proportional` sets weight = capacity. `latency` sets weight = the fourth power of the capacity,
+with Envoy's active_request_bias at 5.5: Envoy schedules by weight / (active + 1)^bias, so a strong
+engine is favoured while idle and gives way as it fills; the higher both are, the nearer the
+schedule comes to the fewest requests per capacity. A bias above the exponent holds the strong back
+near saturation, where equal powers overrun them. Chosen by measurement, see tests/load/README.md:
+of the pairs tried it is the mildest that gains at every load. Higher powers gain little more, and
+leave uint32 no room between a fleet's weakest and strongest card.
 """
 
 import math
