@@ -27,7 +27,8 @@ from control_plane.metrics import Metrics
 from control_plane.plan import Plan
 from control_plane.plan_view import fleet_to_json, plan_to_json
 from control_plane.quarantine import Refusal
-from control_plane.xds_status import StreamStatus, refusal_to_json
+from control_plane.snapshot import Snapshot
+from control_plane.xds_status import StreamStatus, refusal_to_json, snapshot_to_json
 from engines.sockets import SOCKET_UMASK, claim_socket
 
 _STOP_GRACE_S = 1.0
@@ -47,6 +48,7 @@ class Observed(Protocol):
     def problems(self) -> tuple[Problem, ...]: ...
     def explain(self, subject: str) -> tuple[Explanation, ...]: ...
     def quarantined(self) -> tuple[Refusal, ...]: ...
+    def served(self, node: str) -> Snapshot | None: ...
 
 
 @contextlib.asynccontextmanager
@@ -92,6 +94,7 @@ def build_admin(plane: Observed) -> web.Application:
     app.router.add_get("/v1/plan", api.plan)
     app.router.add_get("/v1/explain/{subject:.+}", api.explain)
     app.router.add_get("/v1/xds/status", api.xds_status)
+    app.router.add_get("/v1/xds/resources/{node}", api.xds_resources)
     return app
 
 
@@ -141,6 +144,16 @@ class _Admin:
                 "quarantined": [refusal_to_json(item) for item in self._plane.quarantined()],
             }
         )
+
+    async def xds_resources(self, request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        snapshot = self._plane.served(node)
+        if snapshot is None:
+            known = f"no Envoy and no node is named {shown(node)}"
+            return (
+                self._not_ready() if self._plane.plan is None else _error(404, "not_found", known)
+            )
+        return _json(await asyncio.to_thread(snapshot_to_json, snapshot))
 
     def _not_ready(self) -> web.Response:
         return _error(503, "not_ready", self._plane.not_ready() or "not ready")

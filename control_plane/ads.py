@@ -44,6 +44,7 @@ _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 _MAX_STREAMS = 10_000
 _STOP_GRACE_S = 1.0
 _MAX_NODE_CHARS = 200
+_ALARM_BYTES = 3 * 1024 * 1024  # clients on Google's gRPC refuse messages above 4 MiB
 _MAX_LOGGED = 20  # resources, or unknown types, of one stream
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
 _OPTIONS = (
@@ -53,6 +54,10 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
+    # An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves,
+    # and replicas that were added get their part. gRPC spreads the moment by a tenth either way.
+    ("grpc.max_connection_age_ms", 30 * 60 * 1000),
+    ("grpc.max_connection_age_grace_ms", 5_000),
 )
 
 
@@ -72,7 +77,19 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._store = store
         self._metrics = metrics
         self._streams: dict[AdsStream, _Connection] = {}
+        self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
+
+    def view_of(self, node: str) -> View | None:
+        """Return the view of a connected Envoy, by its node ID."""
+        return next(
+            (
+                connection.view
+                for stream, connection in self._streams.items()
+                if connection.view is not None and stream.node.id == node
+            ),
+            None,
+        )
 
     def edges(self) -> tuple[str, ...]:
         """Return the node IDs of the edges that are connected, each once, sorted."""
@@ -183,7 +200,22 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             kind = _short(response.type_url)
             self._metrics.xds_responses.labels(kind).inc()
             self._metrics.xds_resources.labels(kind).inc(len(response.resources))
+            self._note_size(stream, kind, response.ByteSize())
         return responses
+
+    def _note_size(self, stream: AdsStream, kind: str, size_bytes: int) -> None:
+        """Record the largest response of each type, and say when one comes near the limit."""
+        if size_bytes <= self._largest_bytes.get(kind, 0):
+            return
+        self._largest_bytes[kind] = size_bytes
+        self._metrics.xds_largest_response.labels(kind).set(size_bytes)
+        if size_bytes > _ALARM_BYTES:
+            logger.warning(
+                "a response is near the 4 MiB that some clients refuse",
+                node=stream.node.id,
+                type=kind,
+                size_bytes=size_bytes,
+            )
 
     def _open(self, stream: AdsStream, view: View) -> None:
         self._streams[stream].view = view

@@ -86,6 +86,12 @@ class Metrics:
         self.xds_responses = Counter(
             "wattmesh_xds_responses", "Discovery responses sent", ["type"], registry=registry
         )
+        self.xds_largest_response = Gauge(
+            "wattmesh_xds_largest_response_bytes",
+            "Largest discovery response so far",
+            ["type"],
+            registry=registry,
+        )
         self.xds_resources = Counter(
             "wattmesh_xds_resources_sent", "Resources sent", ["type"], registry=registry
         )

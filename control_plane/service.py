@@ -35,11 +35,15 @@ from control_plane.posterior import Posterior
 from control_plane.posterior_store import ConsulPosteriors, PosteriorStore
 from control_plane.quarantine import Refusal
 from control_plane.rendering import Renderer
+from control_plane.resources import View
+from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
 from control_plane.xds_status import StreamStatus
 from engines.gpu import GpuTable, load_gpu_table
 
 logger = structlog.get_logger()
+
+_EDGE_GRACE_S = 1.0  # until an edge that went shares the limits no more
 
 CatalogSource = AsyncIterator[CatalogRead]
 
@@ -75,6 +79,7 @@ class ControlPlane:
         self.guard = GuardState()
         self.fleet: Fleet | None = None
         self.streams: Callable[[], list[StreamStatus]] = list
+        self.view_of: Callable[[str], View | None] = lambda _node: None
         self._store = store
         self._fleets, self._planner = FleetBuilder(gpus), Planner()
         self._gauges = PlanGauges(metrics)
@@ -85,7 +90,8 @@ class ControlPlane:
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
         self.posteriors: Callable[[], Mapping[str, Posterior]] = dict
         self._corrections: Corrections = NO_CORRECTIONS
-        self._edges: tuple[str, ...] = ()
+        self._edges: tuple[str, ...] = ()  # that share the limits
+        self._connected: tuple[str, ...] = ()
         self._replan = False  # something besides the edges changed
         self._pending: Pending | None = None
         self._wake = asyncio.Event()
@@ -105,6 +111,17 @@ class ControlPlane:
         if self.fleet is None or self._policy is None or self.plan is None:
             return ()
         return explain(self.fleet, self._policy, self.plan, subject, self.posteriors())
+
+    def served(self, node: str) -> Snapshot | None:
+        """Return what an Envoy is served now, by its node ID: one that is connected, or of a host.
+
+        None when nobody knows it.
+        """
+        view = self.view_of(node)
+        known = self.plan is not None and any(item.id == node for item in self.plan.nodes)
+        if view is None and not known:
+            return None
+        return self._store.snapshot(view or View(role="node", node_id=node))
 
     def quarantined(self) -> tuple[Refusal, ...]:
         """Return the contents that no Envoy is sent, because one refused them."""
@@ -157,7 +174,21 @@ class ControlPlane:
 
     def take_edges(self, edges: tuple[str, ...]) -> None:
         """Take the node IDs of the edges that are connected now; limits are shared among them."""
-        self._edges = edges
+        gone = set(self._edges) - set(edges)
+        if gone:  # one that only reconnects is back at once, and its share with it
+            self._edges = tuple(sorted({*self._edges, *edges}))
+            asyncio.get_running_loop().call_later(_EDGE_GRACE_S, self._drop_edges)
+        else:
+            self._edges = edges
+        self._connected = edges
+        self._note_edges()
+
+    def _drop_edges(self) -> None:
+        if self._edges != self._connected:
+            self._edges = self._connected
+            self._note_edges()
+
+    def _note_edges(self) -> None:
         if self.plan is not None and self.plan.limited:
             self._note_change(replan=False)
 
@@ -268,6 +299,7 @@ async def run_control_plane(
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
+    plane.view_of = service.view_of
     service.on_edges = plane.take_edges
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())

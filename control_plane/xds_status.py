@@ -4,8 +4,12 @@ The states are the ones that Istio's operators know: SYNCED, NOT_SENT, STALE, ER
 """
 
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from google.protobuf import json_format
 
 from control_plane.quarantine import Refusal
+from control_plane.snapshot import Snapshot
 from control_plane.stream import AdsStream
 from control_plane.subscription import Subscription
 
@@ -44,6 +48,17 @@ class StreamStatus:
 def refusal_to_json(refusal: Refusal) -> dict[str, object]:
     """Return a quarantined content as JSON values."""
     return {**asdict(refusal), "type": refusal.type_url.rpartition(".")[2]}
+
+
+def snapshot_to_json(snapshot: Snapshot) -> dict[str, list[Any]]:
+    """Return a snapshot's resources by type URL, as proto3 JSON in Envoy's own spelling."""
+    return {
+        type_url: [
+            json_format.MessageToDict(item.body, preserving_proto_field_name=True)
+            for item in resources.values()
+        ]
+        for type_url, resources in snapshot.resources.items()
+    }
 
 
 def stream_status(stream: AdsStream, role: str, connected_since: float) -> StreamStatus:

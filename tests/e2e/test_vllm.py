@@ -156,7 +156,7 @@ def test_b5_vllm_stops_within_2_s_of_its_caller(mesh: Mesh, request_by, stream: 
     wait_until(lambda: mesh.running_requests() == 0, "an idle mesh", timeout_s=10)
     body = chat_body(max_tokens=30_000, stream=stream, ignore_eos=True)
     with request_by(mesh.edge_url, body) as go_away:
-        wait_until(lambda: mesh.running_requests() == 1, "the request runs", timeout_s=5)
+        wait_until(lambda: mesh.running_requests() == 1, "the request runs", timeout_s=20)
         go_away()
         wait_until(lambda: mesh.running_requests() == 0, "vLLM stopped", timeout_s=2)
 

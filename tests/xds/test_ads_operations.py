@@ -209,3 +209,22 @@ def _listening():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield taken.getsockname()[1]
+
+
+@pytest.mark.conformance("78")
+async def test_78_a_response_near_4_mib_raises_an_alarm_once(short_tmp_path):
+    async with serving(short_tmp_path) as (served, channel):
+        names = [f"{index:05}-{'x' * 200}" for index in range(12_000)]
+        served.publish(*names)
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(2):
+                call = opened(channel)
+                await call.write(request(CLUSTER))
+                with contextlib.suppress(grpc.aio.AioRpcError):  # our own client refuses it too
+                    await read(call)
+                call.cancel()
+            alarms = [entry for entry in logs if "4 MiB" in entry["event"]]
+        assert [(entry["type"], entry["node"]) for entry in alarms] == [("Cluster", "n1")]
+        size = served.count("wattmesh_xds_largest_response_bytes", type="Cluster")
+        assert size is not None
+        assert size > 3 * 1024 * 1024

@@ -313,3 +313,18 @@ async def test_limits_are_shared_among_the_edges_that_are_connected(tmp_path: Pa
             await shared_by("edge-1")
             plane.write("policy.yaml", b"{}")
             await shared_by()  # with no limit nobody needs to know
+
+
+async def test_what_an_envoy_is_served_can_be_looked_at(tmp_path: Path) -> None:
+    async with running(tmp_path, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+        status, node = await plane.get("/v1/xds/resources/a")
+        assert status == 200
+        (listener,) = node["type.googleapis.com/envoy.config.listener.v3.Listener"]
+        assert (listener["name"], listener["@type"].rpartition(".")[2]) == ("mesh", "Listener")
+        assert (await plane.get("/v1/xds/resources/edge-1"))[0] == 404
+        async with edge_stream(tmp_path, "edge-1"):
+            status, edge = await plane.get("/v1/xds/resources/edge-1")
+            assert status == 200
+            (listener,) = edge["type.googleapis.com/envoy.config.listener.v3.Listener"]
+            assert listener["name"] == "edge"
