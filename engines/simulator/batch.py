@@ -1,72 +1,78 @@
-"""The batch of a simulated engine: at most max_num_seqs run at once, others wait in turn."""
+"""The batch of a simulated engine on the clock: one timer a step, and callers woken by its end.
+
+Steps follow each other by their planned ends, not by when the timer fired: how late this process
+is woken does not add up. A process that was held up for longer does not make up for it.
+"""
 
 import asyncio
-import random
+import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 
 from engines.simulator.metrics import EngineMetrics
-from engines.simulator.service_model import ServiceModel
+from engines.simulator.schedule import Schedule, Sequence, StepEnd
 
-_TEXT = """the a one this that river stone light field cloud tree road wind rain hill bird runs
-stands falls moves turns opens closes shines grows rests slowly quietly brightly near beyond under
-over with without and then while"""
-_WORDS = _TEXT.split()
+_MAX_LAG_S = 0.1  # what is made up for
 
 
 class Batch:
-    """Sequences that are decoded together. Used from one event loop."""
+    """Sequences that are prefilled and decoded together. Used from one event loop."""
 
-    def __init__(self, model: ServiceModel, metrics: EngineMetrics, max_num_seqs: int) -> None:
-        self._model = model
+    def __init__(self, schedule: Schedule, metrics: EngineMetrics) -> None:
+        self._schedule = schedule
         self._metrics = metrics
-        self._slots = asyncio.Semaphore(max_num_seqs)  # wakes waiters in the order they came
-        self._running = 0
-        self._tokens = 0
+        self._waiters: dict[Sequence, tuple[int, asyncio.Future[None]]] = {}
+        self._steps = False  # whether a step runs
 
-    async def generate(
-        self, *, prompt_tokens: int, max_tokens: int, seed: int
-    ) -> AsyncGenerator[str, None]:
-        """Yield one word per token, each when the batch has it. Leaving early frees the slot."""
-        arrived = time.monotonic()
-        await self._wait_for_a_slot()
-        self._running += 1
-        held = 0
-        finished = "abort"
-        self._metrics.running.inc()
+    @contextlib.contextmanager
+    def sequence(self, *, prompt_tokens: int, max_tokens: int) -> Iterator[Sequence]:
+        """Have a sequence made while entered. Leaving before its end frees its slot."""
+        sequence = Sequence(prompt_tokens, max_tokens, arrived_s=time.monotonic())
+        self._schedule.add(sequence)
+        if not self._steps:
+            self._begin(sequence.arrived_s)
+        self._show()
         try:
-            held = self._hold(prompt_tokens)
-            await asyncio.sleep(self._model.prefill_s(prompt_tokens))
-            self._metrics.prompt_tokens.inc(prompt_tokens)
-            self._metrics.time_to_first_token.observe(time.monotonic() - arrived)
-            choose = random.Random(seed).choice  # noqa: S311 harmless text, the same every time
-            for index in range(max_tokens):
-                if index:
-                    step_s = self._model.decode_step_s(self._running)
-                    await asyncio.sleep(step_s)
-                    self._metrics.inter_token_latency.observe(step_s)
-                held += self._hold(1)
-                self._metrics.generation_tokens.inc()
-                yield choose(_WORDS) + " "
-            finished = "length"
+            yield sequence
         finally:
-            self._hold(-held)
-            self._running -= 1
-            self._metrics.running.dec()
-            self._slots.release()
-            self._metrics.finished(finished)
-            self._metrics.e2e_latency.observe(time.monotonic() - arrived)
+            self._waiters.pop(sequence, None)
+            if not sequence.ended:
+                self._schedule.remove(sequence)
+                self._metrics.note_abort()
+                self._show()
 
-    async def _wait_for_a_slot(self) -> None:
-        """Return with a slot held. A caller that gives up before is counted, like any abort."""
-        with self._metrics.waiting.track_inprogress():
-            try:
-                await self._slots.acquire()
-            except asyncio.CancelledError:
-                self._metrics.finished("abort")
-                raise
+    async def until(self, sequence: Sequence, made: int) -> None:
+        """Return once a sequence has so many tokens, of at most its max_tokens."""
+        if sequence.made < made:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters[sequence] = made, waiter
+            await waiter
 
-    def _hold(self, tokens: int) -> int:
-        self._tokens += tokens
-        self._metrics.kv_cache_usage.set(min(1.0, self._tokens / self._model.kv_cache_tokens))
-        return tokens
+    def _begin(self, now_s: float) -> None:
+        took_s = self._schedule.begin(now_s)
+        self._steps = took_s is not None
+        if took_s is not None:
+            ends_s = now_s + took_s
+            delay_s = max(0.0, ends_s - time.monotonic())
+            asyncio.get_running_loop().call_later(delay_s, self._end, ends_s)
+
+    def _end(self, planned_s: float) -> None:
+        now_s = time.monotonic()
+        ended_s = planned_s if now_s - planned_s < _MAX_LAG_S else now_s
+        step = self._schedule.end(ended_s)
+        self._metrics.note_step(step, ended_s)
+        self._wake(step)
+        self._begin(ended_s)
+        self._show()
+
+    def _wake(self, step: StepEnd) -> None:
+        for sequence in (*step.started, *step.continued):
+            wanted, waiter = self._waiters.get(sequence, (0, None))
+            if waiter is not None and sequence.made >= wanted:
+                del self._waiters[sequence]
+                if not waiter.done():  # else its caller went away in this very moment
+                    waiter.set_result(None)
+
+    def _show(self) -> None:
+        schedule = self._schedule
+        self._metrics.show(schedule.running, schedule.waiting, schedule.kv_cache_usage)

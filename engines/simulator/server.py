@@ -29,7 +29,9 @@ from engines.simulator.openai_api import (
     model_card,
     parse_generation,
 )
+from engines.simulator.schedule import Schedule, Sequence
 from engines.simulator.service_model import ServiceModel
+from engines.simulator.words import words
 from engines.sockets import SocketError, claim_socket, release_socket
 
 logger = structlog.get_logger()
@@ -46,6 +48,7 @@ class EngineOptions:
     model: str
     service: ServiceModel
     max_num_seqs: int
+    max_num_batched_tokens: int | None = None  # None: vLLM's default on the card
     max_model_len: int
     keep_alive_s: float
     socket_mode: int
@@ -59,7 +62,7 @@ class SimulatedEngine:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._metrics = EngineMetrics(options.model)
-        self._batch = Batch(options.service, self._metrics, options.max_num_seqs)
+        self._batch = Batch(_schedule(options), self._metrics)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -94,15 +97,13 @@ class SimulatedEngine:
             seed=options.seed + zlib.crc32(body),
         )
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
-        words = self._batch.generate(
-            prompt_tokens=generation.prompt_tokens,
-            max_tokens=generation.max_tokens,
-            seed=generation.seed,
-        )
-        async with contextlib.aclosing(words):  # frees the slot as soon as the handler is left
+        with self._batch.sequence(
+            prompt_tokens=generation.prompt_tokens, max_tokens=generation.max_tokens
+        ) as sequence:
             if generation.stream:
-                return await self._stream(request, generation, request_id, words)
-            text = "".join([word async for word in words]).rstrip()
+                return await self._stream(request, generation, request_id, sequence)
+            await self._batch.until(sequence, generation.max_tokens)
+        text = "".join(words(generation.seed, generation.max_tokens)).rstrip()
         return web.json_response(
             answer(generation, model=options.model, request_id=request_id, text=text)
         )
@@ -112,7 +113,7 @@ class SimulatedEngine:
         request: web.Request,
         generation: Generation,
         request_id: str,
-        words: AsyncIterator[str],
+        sequence: Sequence,
     ) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={
@@ -121,9 +122,9 @@ class SimulatedEngine:
             }
         )
         await response.prepare(request)
-        model, made = self._options.model, 0
-        async for word in words:
-            made += 1
+        model = self._options.model
+        for made, word in enumerate(words(generation.seed, generation.max_tokens), 1):
+            await self._batch.until(sequence, made)
             event = chunk(generation, model=model, request_id=request_id, text=word, made=made)
             await response.write(_event(event))
         await response.write(_event(last_chunk(generation, model=model, request_id=request_id)))
@@ -150,6 +151,15 @@ class SimulatedEngine:
             body=self._metrics.render(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
+
+
+def _schedule(options: EngineOptions) -> Schedule:
+    budget = options.max_num_batched_tokens
+    if budget is None:
+        budget = max(options.max_num_seqs, options.service.max_num_batched_tokens)
+    return Schedule(
+        options.service, max_num_seqs=options.max_num_seqs, max_num_batched_tokens=budget
+    )
 
 
 async def serve(options: EngineOptions) -> None:

@@ -1,15 +1,15 @@
 """How fast a simulated engine serves: pure arithmetic over a GPU's numbers.
 
 The model served is taken to be of 8 billion parameters in 16 bits. Prefill is bound by compute:
-2 FLOPs per parameter and token at half of the dense peak. A decode step reads all weights once,
-whatever the batch (bound by memory bandwidth), and a little more for every sequence in it (its
-KV cache), so that a full batch takes about twice the time of a single sequence. Both are the
-usual roofline estimates of transformer inference.
+2 FLOPs per parameter and token at half of the dense peak. A step reads all weights once, whatever
+the batch (bound by memory bandwidth), and a little more for every sequence in it (its KV cache), so
+that a full batch takes about twice the time of a single sequence. Both are the usual roofline
+estimates of transformer inference.
 """
 
 from dataclasses import dataclass
 
-from engines.gpu import REFERENCE_GPU, REFERENCE_POWER, GpuTable
+from engines.gpu import REFERENCE_GPU, REFERENCE_POWER, GpuSpec, GpuTable
 
 _PARAMETERS = 8e9
 _WEIGHT_BYTES = 2 * _PARAMETERS
@@ -18,6 +18,9 @@ _BATCH_DOUBLES_AT = 64  # sequences at which a decode step takes twice as long a
 _KV_BYTES_PER_TOKEN = 131_072  # 32 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes
 _MEMORY_USE = 0.9  # vLLM's gpu_memory_utilization
 _CHARS_PER_TOKEN = 4
+# Tokens of a step by memory in GiB, largest first; vLLM's defaults for its API server. An A100 of
+# any size has the last (vllm/engine/arg_utils.py, get_batch_defaults).
+_BATCHED_TOKENS = ((160.0, 16_384), (70.0, 8192), (0.0, 2048))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +30,14 @@ class ServiceModel:
     prefill_tokens_per_s: float
     step_s: float  # one decode step of a single sequence
     kv_cache_tokens: int
+    max_num_batched_tokens: int  # vLLM's default on this card
     speedup: float = 1.0
 
-    def prefill_s(self, prompt_tokens: int) -> float:
-        """Return the seconds from a sequence's start to its first token."""
-        return (prompt_tokens / self.prefill_tokens_per_s + self.step_s) / self.speedup
-
-    def decode_step_s(self, running: int) -> float:
-        """Return the seconds of one token while `running` sequences share the batch."""
-        return self.step_s * (1 + max(0, running - 1) / _BATCH_DOUBLES_AT) / self.speedup
+    def step_time_s(self, prompt_tokens: int, sequences: int) -> float:
+        """Return the seconds of a step over so many tokens of prompts and so many sequences."""
+        prefill_s = prompt_tokens / self.prefill_tokens_per_s
+        weights_s = self.step_s * (1 + max(0, sequences - 1) / _BATCH_DOUBLES_AT)
+        return (prefill_s + weights_s) / self.speedup
 
 
 def service_model(
@@ -57,8 +59,15 @@ def service_model(
         prefill_tokens_per_s=flops_per_s / (2 * _PARAMETERS),
         step_s=_WEIGHT_BYTES / (spec.bandwidth_gb_s * 1e9 * scale),
         kv_cache_tokens=int(free_bytes / _KV_BYTES_PER_TOKEN),
+        max_num_batched_tokens=_batched_tokens(spec),
         speedup=speedup,
     )
+
+
+def _batched_tokens(spec: GpuSpec) -> int:
+    if spec.name.startswith("A100"):
+        return _BATCHED_TOKENS[-1][1]
+    return next(tokens for least_gib, tokens in _BATCHED_TOKENS if spec.memory_gib >= least_gib)
 
 
 def count_tokens(text: str) -> int:

@@ -244,6 +244,11 @@ async def test_b2_two_upgrade_attempts_on_one_connection_chunked_and_not(short_t
     [
         pytest.param(["--socket-mode", "abc"], b"--socket-mode", id="a mode that is not octal"),
         pytest.param(["--socket-mode", "77777"], b"--socket-mode", id="a mode beyond nine bits"),
+        pytest.param(
+            ["--max-num-seqs", "8", "--max-num-batched-tokens", "7"],
+            b"--max-num-batched-tokens",
+            id="a step that cannot give everyone a token",
+        ),
         pytest.param(["--uds", "/nonexistent-dir/e.sock"], b"cannot be bound", id="no directory"),
     ],
 )
@@ -262,7 +267,8 @@ async def test_help_shows_every_option_and_that_it_is_not_vllm():
     assert engine.returncode == 0
     for option in (
         *("--uds", "--served-model-name", "--gpu", "--gpu-power", "--max-num-seqs"),
-        *("--max-model-len", "--keep-alive", "--socket-mode", "--seed", "--speedup"),
+        *("--max-num-batched-tokens", "--max-model-len", "--keep-alive"),
+        *("--socket-mode", "--seed", "--speedup"),
     ):
         assert option in text.decode()
     assert "Not vLLM" in " ".join(text.decode().split())  # however the terminal wraps it

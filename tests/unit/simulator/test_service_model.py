@@ -17,13 +17,15 @@ def model(gpu=None, gpu_power=None, speedup=1.0):
 def test_the_reference_card_by_the_documented_formulas():
     reference = model("NVIDIA A100-SXM4-80GB")
     assert reference.prefill_tokens_per_s == pytest.approx(312e12 * 0.5 / (2 * 8e9))
-    assert reference.decode_step_s(1) == pytest.approx(16e9 / 2039e9)
-    assert reference.decode_step_s(65) == pytest.approx(2 * reference.decode_step_s(1))
+    assert reference.step_time_s(0, 1) == pytest.approx(16e9 / 2039e9)
+    assert reference.step_time_s(0, 65) == pytest.approx(2 * reference.step_time_s(0, 1))
+    prompts_s = 2000 / reference.prefill_tokens_per_s
+    assert reference.step_time_s(2000, 65) == pytest.approx(prompts_s + 2 * 16e9 / 2039e9)
 
 
 def test_decode_follows_bandwidth_and_prefill_compute():
     l4, l40s = model("NVIDIA L4"), model("NVIDIA L40S")
-    assert l4.decode_step_s(1) / l40s.decode_step_s(1) == pytest.approx(864 / 300)
+    assert l4.step_time_s(0, 1) / l40s.step_time_s(0, 1) == pytest.approx(864 / 300)
     assert l40s.prefill_tokens_per_s / l4.prefill_tokens_per_s == pytest.approx(362 / 121)
 
 
@@ -37,16 +39,30 @@ def test_an_unknown_card_serves_as_the_reference():
 
 def test_speedup_divides_all_times():
     fast, slow = model(speedup=10), model()
-    assert fast.decode_step_s(5) == pytest.approx(slow.decode_step_s(5) / 10)
-    assert fast.prefill_s(100) == pytest.approx(slow.prefill_s(100) / 10)
+    assert fast.step_time_s(0, 5) == pytest.approx(slow.step_time_s(0, 5) / 10)
+    assert fast.step_time_s(100, 1) == pytest.approx(slow.step_time_s(100, 1) / 10)
 
 
-@given(st.floats(1, 1000), st.integers(0, 1000), st.integers(1, 100_000))
-def test_times_are_positive_and_grow_with_the_work(gpu_power, running, prompt_tokens):
+@given(st.floats(1, 1000), st.integers(1, 1000), st.integers(0, 100_000))
+def test_times_are_positive_and_grow_with_the_work(gpu_power, sequences, prompt_tokens):
     built = model(gpu_power=gpu_power)
-    assert 0 < built.decode_step_s(running) <= built.decode_step_s(running + 1)
-    assert 0 < built.prefill_s(prompt_tokens) < built.prefill_s(prompt_tokens + 1)
+    took_s = built.step_time_s(prompt_tokens, sequences)
+    assert 0 < took_s < built.step_time_s(prompt_tokens + 1, sequences)
+    assert took_s < built.step_time_s(prompt_tokens, sequences + 1)
     assert built.kv_cache_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens"),
+    [
+        ("NVIDIA L4", 2048),
+        ("NVIDIA A100-SXM4-80GB", 2048),  # vLLM's exception
+        ("NVIDIA H100 80GB HBM3", 8192),
+        ("NVIDIA B200", 16_384),
+    ],
+)
+def test_a_steps_budget_is_vllms_default_on_the_card(gpu, tokens):
+    assert model(gpu).max_num_batched_tokens == tokens
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 1), ("abcd", 1), ("abcde", 2), ("é" * 8, 2)])

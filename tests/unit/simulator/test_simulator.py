@@ -171,6 +171,43 @@ async def test_the_batch_takes_two_and_the_third_waits_its_turn(engine):
     assert await metric(engine, "vllm:request_success_total", finished_reason="length") == 3
 
 
+async def test_a_stream_has_an_event_a_token_and_the_same_words_again(engine):
+    body = {"model": MODEL, "prompt": "once upon", "max_tokens": 6, "stream": True}
+    told = []
+    for _ in range(2):
+        lines = await events(engine, "/v1/completions", body)
+        data = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+        told.append([event["choices"][0]["text"].strip() for event in data])
+    assert told[0] == told[1]
+    assert len(told[0]) == 6
+    assert all(told[0])
+
+
+async def test_steps_and_phases_are_observed_as_vllm_does(engine):
+    prompts = [f"{'x' * 400}{i}" for i in range(4)]
+    await asyncio.gather(
+        *(
+            post(engine, "/v1/completions", {"model": MODEL, "prompt": text, "max_tokens": 5})
+            for text in prompts
+        )
+    )
+    assert await metric(engine, "vllm:prompt_tokens_total") == 4 * 101
+    assert await metric(engine, "vllm:iteration_tokens_total_sum") == 4 * 101 + 4 * 5
+    assert await metric(engine, "vllm:inter_token_latency_seconds_count") == 4 * (5 - 1)
+    for name in (
+        *("time_to_first_token_seconds", "e2e_request_latency_seconds"),
+        *(f"request_{phase}_time_seconds" for phase in ("queue", "prefill", "decode")),
+    ):
+        assert await metric(engine, f"vllm:{name}_count") == 4
+    phases = [
+        await metric(engine, f"vllm:request_{phase}_time_seconds_sum")
+        for phase in ("queue", "prefill", "decode")
+    ]
+    assert all(phases)
+    total_s = await metric(engine, "vllm:e2e_request_latency_seconds_sum")
+    assert sum(phases) == pytest.approx(total_s)
+
+
 @pytest.mark.case("B5")
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unary"])
 async def test_b5_a_caller_that_goes_ends_its_request(engine, stream):
