@@ -36,6 +36,7 @@ from control_plane.posterior_store import ConsulPosteriors, PosteriorStore
 from control_plane.quarantine import Refusal
 from control_plane.rendering import Renderer
 from control_plane.resources import View
+from control_plane.rest import serve_rest
 from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
 from control_plane.xds_status import StreamStatus
@@ -56,6 +57,7 @@ class ControlPlaneConfig:
     policy: Path | None  # None = the empty policy
     xds_addresses: tuple[UnixSocket | HostPort, ...]
     admin_address: UnixSocket | HostPort
+    rest_address: HostPort | None = None  # xDS over REST, for clients that speak no gRPC
     consul_address: str = "http://127.0.0.1:8500"
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
@@ -312,6 +314,8 @@ async def run_control_plane(
         plane.posteriors = lambda: meter.posteriors
         await stack.enter_async_context(serve_admin(plane, config.admin_address))
         await stack.enter_async_context(serve_ads(service, config.xds_addresses))
+        if config.rest_address is not None:
+            await stack.enter_async_context(serve_rest(store, config.rest_address))
         logger.info(
             "control plane is up",
             catalog=config.catalog,

@@ -26,6 +26,14 @@ from control_plane.subscription import WILDCARD, Changes, Subscription
 _WHOLE_TYPES = frozenset({CLUSTER, LISTENER})  # of which a response holds everything
 
 
+def version_of(resources: Iterable[VersionedResource]) -> str:
+    """Return the version of a set: equal sets have equal ones, on every replica."""
+    digest = hashlib.sha256()
+    for item in resources:
+        digest.update(f"{item.name}\0{item.version}\0".encode())
+    return digest.hexdigest()[:16]
+
+
 class Variant(Protocol):
     """One variant of the protocol."""
 
@@ -188,14 +196,11 @@ class StateOfTheWorld:
         """Return the DiscoveryResponse. Its version is that of all that the stream wants."""
         if type_url in _WHOLE_TYPES:
             subscription.sent_bodies = {item.name: item for item in sent.resources}
-        digest = hashlib.sha256()
-        for name, item in current.items():
-            if subscription.covers(name):
-                digest.update(f"{name}\0{item.version}\0".encode())
+        wanted = [item for name, item in current.items() if subscription.covers(name)]
         return discovery_pb2.DiscoveryResponse(
             type_url=type_url,
             nonce=nonce,
-            version_info=digest.hexdigest()[:16],
+            version_info=version_of(wanted),
             resources=[item.body for item in sent.resources],
         )
 

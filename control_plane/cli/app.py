@@ -240,6 +240,9 @@ def control_plane_command(
     admin_address: Annotated[
         str, typer.Option(metavar="ADDRESS", help="unix:PATH or HOST:PORT of the admin API.")
     ] = "unix:/run/wattmesh/admin.sock",
+    rest_address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve xDS over REST, too.")
+    ] = None,
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     debounce_ms: Annotated[
         int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
@@ -250,7 +253,7 @@ def control_plane_command(
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
-    """Watch the catalog and serve every Envoy over delta xDS, until stopped.
+    """Watch the catalog and serve every Envoy over xDS, until stopped.
 
     Example: wattmesh control-plane --catalog consul --policy policy.yaml
     --xds-address 0.0.0.0:18000
@@ -263,6 +266,7 @@ def control_plane_command(
         policy=policy,
         xds_addresses=_addresses(xds_address or ["unix:/run/wattmesh/xds.sock"]),
         admin_address=_addresses([admin_address])[0],
+        rest_address=parse_host_port(rest_address) if rest_address else None,
         consul_address=consul_address,
         debounce=_debounce(debounce_ms, debounce_max_ms),
     )

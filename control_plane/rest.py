@@ -1,0 +1,136 @@
+"""xDS over REST: each type polled by itself, as canonical proto3 JSON.
+
+For clients that speak no gRPC, and for looking at what an Envoy would get with curl. A poll with
+the version that is current is answered with 304; an empty set is an empty list, never a 404. The
+protocol has no NACK and no order between types: our Envoys use ADS.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from envoy.service.discovery.v3 import discovery_pb2
+from google.protobuf import json_format
+
+from control_plane.addresses import HostPort
+from control_plane.errors import InputError, WattmeshError
+from control_plane.resources import View, parse_view
+from control_plane.snapshot import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    ROUTE,
+    RUNTIME,
+    WILDCARD_TYPES,
+    VersionedResource,
+)
+from control_plane.store import SnapshotStore
+from control_plane.subscription import WILDCARD
+from control_plane.variants import version_of
+
+_MAX_REQUEST_BYTES = 1024 * 1024  # an Envoy's node with all its extensions takes some 80 kB
+_MAX_NAMES = 10_000
+_STOP_GRACE_S = 1.0
+_PATHS = {
+    "clusters": CLUSTER,
+    "endpoints": ENDPOINT,
+    "listeners": LISTENER,
+    "routes": ROUTE,
+    "runtime": RUNTIME,
+    "extension_configs": EXTENSION,
+}
+
+
+class PollError(WattmeshError):
+    """A body that asks for nothing we have."""
+
+
+@asynccontextmanager
+async def serve_rest(store: SnapshotStore, address: HostPort) -> AsyncIterator[None]:
+    """Serve the REST variant while the context is open."""
+    runner = web.AppRunner(build_rest(store), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, address.host, address.port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def build_rest(store: SnapshotStore) -> web.Application:
+    """Return the application."""
+    app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
+    for path, type_url in _PATHS.items():
+        app.router.add_post(f"/v3/discovery:{path}", _Discovery(store, type_url).answer)
+    return app
+
+
+class _Discovery:
+    """The handler of one type."""
+
+    def __init__(self, store: SnapshotStore, type_url: str) -> None:
+        self._store = store
+        self._type_url = type_url
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer a poll."""
+        try:
+            asked = _parse(await request.read(), self._type_url)
+            view = parse_view(asked.node)
+        except (PollError, InputError) as error:
+            return _refusal(400, str(error))
+        wanted = self._wanted(view, list(asked.resource_names))
+        if wanted is None:
+            return _refusal(503, "the catalog was not read completely yet")
+        version = version_of(wanted)
+        if version == asked.version_info:
+            return web.Response(status=304)
+        body = await asyncio.to_thread(_render, self._type_url, version, wanted)
+        return web.Response(body=body, content_type="application/json")
+
+    def _wanted(self, view: View, names: list[str]) -> list[VersionedResource] | None:
+        """Return the resources asked for, sorted by name; None while nothing is known."""
+        snapshot = self._store.snapshot(view)
+        if snapshot is None:
+            return None
+        current = snapshot.of_type(self._type_url)
+        everything = WILDCARD in names or (not names and self._type_url in WILDCARD_TYPES)
+        return [item for name, item in current.items() if everything or name in names]
+
+
+def _parse(data: bytes, type_url: str) -> Any:
+    """Return the DiscoveryRequest of a poll. Raise PollError when it is none for this type."""
+    try:
+        value = msgspec.json.decode(data)
+        if not isinstance(value, dict):
+            raise PollError("the body is no DiscoveryRequest: expected an object")
+        asked = json_format.ParseDict(
+            value, discovery_pb2.DiscoveryRequest(), ignore_unknown_fields=True
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PollError(f"the body is no JSON: {error}") from error
+    except json_format.ParseError as error:
+        raise PollError(f"the body is no DiscoveryRequest: {str(error)[:200]}") from error
+    if asked.type_url not in ("", type_url):
+        raise PollError(f"type_url: expected {type_url} or none")
+    if len(asked.resource_names) > _MAX_NAMES:
+        raise PollError(f"resource_names: more than {_MAX_NAMES}")
+    return asked
+
+
+def _render(type_url: str, version: str, resources: list[VersionedResource]) -> bytes:
+    return msgspec.json.encode(
+        {
+            "version_info": version,
+            "type_url": type_url,
+            "resources": [json_format.MessageToDict(item.body) for item in resources],
+        }
+    )
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)
