@@ -8,6 +8,8 @@ from pathlib import Path
 REFERENCE = "LEAST_REQUEST, weight = capacity"
 YARDSTICK = "shortest expected delay (computed)"
 
+_WIDEST = 2.0  # of a bar
+
 Rounds = Sequence[Mapping[str, float]]
 Found = Mapping[str, Mapping[str, Rounds]]  # by load and balancer
 
@@ -41,16 +43,17 @@ def draw(found: Found, path: Path) -> str:
         for index, (load, row) in enumerate(found.items()):
             base = _median(row[REFERENCE])[key]
             ratios = [_median(row[name])[key] / base for name in names]
-            finite = [value if math.isfinite(value) else 0.0 for value in ratios]
+            shown = [min(value, _WIDEST) for value in ratios]  # what is longer tells its number
             at = [place + (index - 1) * height for place in range(len(names))]
-            bars = panel.barh(at, finite, height=height, label=f"{load} of capacity")
+            bars = panel.barh(at, shown, height=height, label=f"{load} of capacity")
             labels = [f"{v:.2f}" if math.isfinite(v) else "does not keep up" for v in ratios]
             panel.bar_label(bars, labels, padding=3, fontsize=7)
         panel.axvline(1.0, color="black", linewidth=1)
-        panel.set_xlim(0, 2.2)
-        panel.set_title(f"{title}, times that of Envoy's LEAST_REQUEST, weight = capacity")
+        panel.set_xlim(0, 1.15 * _WIDEST)
+        panel.set_title(title)
         panel.set_yticks(range(len(names)), names)
     panels[0].legend(loc="lower right")
+    figure.suptitle(f"Times to an answer, as multiples of Envoy's {REFERENCE}")
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return str(path)

@@ -254,8 +254,14 @@ def figures(times: Sequence[float], slo_s: float) -> dict[str, float]:
 Found = dict[str, dict[str, list[dict[str, float]]]]  # by load and balancer, an entry a round
 
 
-async def measure(seconds: float, rounds: int, loads: Sequence[float], kind: str) -> Found:
-    """Return the figures of all balancers, which take turns."""
+async def measure(
+    seconds: float,
+    rounds: int,
+    loads: Sequence[float],
+    kind: str,
+    only: Sequence[str] | None = None,
+) -> Found:
+    """Return the figures of all balancers, or of some and the reference; they take turns."""
     slots = SLOTS[kind]
     slo_s = 2 * MEAN_TOKENS * STEP_S * len(SPEEDS) / sum(SPEEDS)  # 2 x the unloaded mean
     found: Found = {}
@@ -269,6 +275,8 @@ async def measure(seconds: float, rounds: int, loads: Sequence[float], kind: str
                     computed = simulate(fleet(slots), trace, shortest_expected_delay)
                     row.setdefault(YARDSTICK, []).append(figures(computed, slo_s))
                     for name in bench.names:
+                        if only and name not in (REFERENCE, *only):
+                            continue
                         times = await run_trace(await bench.prepare(name), trace)
                         row.setdefault(name, []).append(figures(times, slo_s))
                         print(f"round {turn + 1}, {load:.0%}: {name}", file=sys.stderr)  # noqa: T201
@@ -287,11 +295,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
     parser.add_argument("--slots", choices=list(SLOTS), default="equal", help="of the engines")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the balancers, as printed")
     parser.add_argument("--results", type=Path, default=Path("bench-results"), metavar="DIR")
     options = parser.parse_args()
     if haproxy_binary() is None:
         print(f"NOT MEASURED: {HAPROXY}: haproxy is not on PATH", file=sys.stderr)  # noqa: T201
-    found = asyncio.run(measure(options.seconds, options.rounds, options.loads, options.slots))
+    found = asyncio.run(
+        measure(options.seconds, options.rounds, options.loads, options.slots, options.only)
+    )
     print(table(found))  # noqa: T201
     options.results.mkdir(parents=True, exist_ok=True)
     written = options.results / f"balance-{options.slots}.json"
