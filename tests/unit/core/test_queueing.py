@@ -5,15 +5,14 @@ import statistics
 import pytest
 
 from control_plane.weights import ACTIVE_REQUEST_BIASES, EXPONENTS
-from tests.load.queueing import (
-    Engine,
+from tests.load.balancers import (
+    Aliases,
     EnvoySchedule,
-    Request,
+    FollowingUtilisation,
     least_connections,
-    poisson_trace,
     shortest_expected_delay,
-    simulate,
 )
+from tests.load.queueing import Engine, Request, poisson_trace, simulate
 
 
 def alone(*_):
@@ -42,6 +41,41 @@ def test_the_trace_has_the_asked_rate_and_length():
     trace = poisson_trace(rate_per_s=50, count=20_000, mean_tokens=60, seed=1)
     assert trace[-1].at_s == pytest.approx(400, rel=0.05)
     assert statistics.fmean(r.tokens for r in trace) == pytest.approx(60, rel=0.05)
+
+
+def test_aliases_share_by_their_number_while_requests_stay():
+    engines = [Engine(1e-9, 100, 1.0), Engine(1e-9, 100, 1.0)]
+    trace = [Request(0.0, 1.0)] * 40
+    aliases, picks = Aliases((1, 3)), []
+
+    def choose(*arguments):
+        picks.append(aliases(*arguments))
+        return picks[-1]
+
+    simulate(engines, trace, choose)
+    assert picks.count(1) == 30
+
+
+def busy(fraction):
+    """Two engines of 10 slots, of which this fraction runs something."""
+    engines = [Engine(1.0, 10, 1.0), Engine(9.0, 10, 1.0)]
+    for engine in engines:
+        engine.running = dict.fromkeys(range(round(10 * fraction)), 1.0)
+    return engines
+
+
+def test_a_schedule_that_follows_is_steep_late_and_mild_at_once():
+    follows = FollowingUtilisation([1, 9], [(0.5, 4, 3), (9, 0, 0)], every_s=5, held=3)
+
+    def share(fraction, start_s, count):
+        return sum(follows(busy(fraction), start_s + i, 1.0) for i in range(count)) / count
+
+    assert share(0.2, 0, 10) == 0.5  # equal weights: it counts as full until it is known
+    assert share(0.2, 10, 20) > 0.6  # after the third reading
+    assert share(0.2, 30, 20) > 0.9
+    assert share(0.9, 50, 6) > 0.8  # until the next reading
+    assert share(0.9, 56, 20) == 0.5
+    assert share(0.48, 76, 60) == 0.5  # below the limit, but not by the hysteresis
 
 
 @pytest.mark.parametrize("load", [0.6, 0.8, 0.9])
