@@ -13,6 +13,7 @@ import aiohttp
 import structlog
 from yarl import URL
 
+from control_plane.consul_calls import ConsulCallError
 from control_plane.fleet import Engine, EngineState, Fleet
 from control_plane.metrics import Metrics
 from control_plane.observations import MAX_SCRAPE_BYTES, Observation, parse_observation
@@ -20,7 +21,7 @@ from control_plane.plan import EnginePlan, NodePlan, Plan
 from control_plane.planner import Corrections
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior, Sample, correct, declared_capacity, learn, measure
-from control_plane.posterior_store import PosteriorStore, StoreError
+from control_plane.posterior_store import PosteriorStore
 
 logger = structlog.get_logger()
 
@@ -67,12 +68,14 @@ class Meter:
         scrape: Scrape,
         *,
         store: PosteriorStore | None = None,
+        leads: Callable[[], bool] = lambda: True,
         min_interval_s: float = MIN_INTERVAL_S,
     ) -> None:
         self.posteriors: dict[str, Posterior] = {}
         self._plane = plane
         self._scrape = scrape
         self._store = store
+        self._leads = leads
         self._min_interval_s = min_interval_s
         self._last: dict[str, Observation] = {}
         self._told: Corrections = {}
@@ -80,11 +83,15 @@ class Meter:
         self._unsaved = False
 
     async def run(self) -> None:
-        """Measure until cancelled, from what is known of before."""
+        """Measure until cancelled, from what is known of before; follow while another leads."""
         loaded = False
         saved_s = 0.0
         clock = asyncio.get_running_loop().time
         while True:
+            if not self._leads():
+                loaded = False
+                await self._follow()
+                continue
             loaded = loaded or await self._load()
             told = self._told
             await self.measure_once()
@@ -92,19 +99,26 @@ class Meter:
                 saved_s = clock()
                 await self._save()
 
+    async def _follow(self) -> None:
+        """Take what the leader learnt, so that every replica plans the same."""
+        self._last, self.posteriors = {}, {}
+        await self._load()
+        await asyncio.sleep(self._min_interval_s)
+
     async def _load(self) -> bool:
-        """Return whether what was kept is known now."""
+        """Add what is kept to what is known, the belief with more samples; return whether it is."""
         if self._store is None or self._plane.fleet is None:
             return False
         try:
             kept = await self._store.load()
-        except StoreError as error:
+        except ConsulCallError as error:
             self._note_store(error)
             return False
-        self.posteriors = kept | self.posteriors
-        if kept:
-            logger.info("measured capacities known from before", engines=len(kept))
-            self._tell()
+        own = self.posteriors
+        better = {k: v for k, v in own.items() if k not in kept or v.samples > kept[k].samples}
+        self.posteriors = kept | better
+        self._forget(self._targets())
+        self._tell()
         return True
 
     async def _save(self) -> None:
@@ -112,12 +126,12 @@ class Meter:
             return
         try:
             self.posteriors |= await self._store.save(self.posteriors)
-        except StoreError as error:
+        except ConsulCallError as error:
             self._note_store(error)
             return
         self._note_store(None)
 
-    def _note_store(self, error: StoreError | None) -> None:
+    def _note_store(self, error: ConsulCallError | None) -> None:
         if error is not None and not self._unsaved:
             logger.warning("measured capacities not kept, trying on", reason=str(error))
         if error is None and self._unsaved:

@@ -1,20 +1,19 @@
 """What was learnt of engines, kept in Consul's KV so that a restart does not forget it.
 
-One key per node below `wattmesh/capacity/`, written by compare-and-set: when somebody else wrote
-meanwhile, the belief with more samples wins. A value that cannot be read is worth nothing, and is
-written over: engines are then measured anew.
+One key per node below `wattmesh/capacity/`, written by the leader, by compare-and-set: when
+somebody else wrote meanwhile, the belief with more samples wins. A value that cannot be read is
+worth nothing, and is written over: engines are then measured anew.
 """
 
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-import aiohttp
 import msgspec
 import structlog
-from consul import ConsulException
 from consul.aio import Consul
 
-from control_plane.errors import InputError, Problem, WattmeshError, shown
+from control_plane.consul_calls import call
+from control_plane.errors import InputError, Problem, shown
 from control_plane.identity import encode_name
 from control_plane.posterior import Posterior
 
@@ -25,18 +24,14 @@ _MAX_LOG = 50.0  # of a ratio; beyond is no measurement
 Posteriors = Mapping[str, Posterior]  # by engine ID
 
 
-class StoreError(WattmeshError):
-    """Consul's KV could not be read or written."""
-
-
 class PosteriorStore(Protocol):
     """Where a meter keeps what it learnt."""
 
     async def load(self) -> dict[str, Posterior]:
-        """Return everything that is kept. Raise StoreError."""
+        """Return everything that is kept. Raise ConsulCallError."""
 
     async def save(self, posteriors: Posteriors) -> dict[str, Posterior]:
-        """Keep these; return those of others that know more. Raise StoreError."""
+        """Keep these; return those of others that know more. Raise ConsulCallError."""
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
@@ -112,7 +107,7 @@ class ConsulPosteriors:
 
     async def load(self) -> dict[str, Posterior]:
         """Return everything that is kept; what cannot be read is logged and left out."""
-        _, values = await _call(self._client.kv.get(PREFIX, recurse=True))
+        _, values = await call(self._client.kv.get(PREFIX, recurse=True))
         found: dict[str, Posterior] = {}
         for value in values or ():
             found |= self._read(value)
@@ -134,8 +129,8 @@ class ConsulPosteriors:
         index, seen = self._written.get(key, (0, b""))
         if data == seen:
             return {}
-        written = await _call(self._client.kv.put(key, data, cas=index))
-        _, value = await _call(self._client.kv.get(key))
+        written = await call(self._client.kv.put(key, data, cas=index))
+        _, value = await call(self._client.kv.get(key))
         if value is None:  # somebody deleted the key
             self._written.pop(key, None)
             return {}
@@ -150,13 +145,3 @@ class ConsulPosteriors:
         except InputError as error:
             logger.warning("measured capacities unreadable", reason=str(error))
             return {}
-
-
-_Answer = TypeVar("_Answer")
-
-
-async def _call(request: Awaitable[_Answer]) -> _Answer:
-    try:
-        return await request
-    except (ConsulException, aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise StoreError(f"Consul's KV: {str(error) or type(error).__name__}") from error

@@ -6,6 +6,8 @@ refused resources leave the last good ones in force.
 """
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -25,6 +27,7 @@ from control_plane.errors import Problem
 from control_plane.explain import Explanation, explain
 from control_plane.fleet import Fleet, FleetBuilder
 from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, pass_time
+from control_plane.leader import Leadership
 from control_plane.measure import MIN_INTERVAL_S, Meter, scrape_through_nodes
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
@@ -305,10 +308,18 @@ async def run_control_plane(
     service.on_edges = plane.take_edges
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
+        kept: PosteriorStore | None = None
+        leadership: Leadership | None = None
+        if guarded:
+            consul = open_consul(config.consul_address, config.consul_token)
+            client = await stack.enter_async_context(consul)
+            kept = ConsulPosteriors(client)
+            leadership = Leadership(client, name=f"{socket.gethostname()}:{os.getpid()}")
         meter = Meter(
             plane,
             scrape_through_nodes(session),
-            store=await _posterior_store(config, stack) if guarded else None,
+            store=kept,
+            leads=lambda: leadership is None or leadership.leads,
             min_interval_s=config.measure_interval_s,
         )
         plane.posteriors = lambda: meter.posteriors
@@ -327,11 +338,8 @@ async def run_control_plane(
             tasks.create_task(plane.follow_policy(_policy_source(config)))
             tasks.create_task(plane.publish_changes(config.debounce))
             tasks.create_task(meter.run())
-
-
-async def _posterior_store(config: ControlPlaneConfig, stack: AsyncExitStack) -> PosteriorStore:
-    client = open_consul(config.consul_address, config.consul_token)
-    return ConsulPosteriors(await stack.enter_async_context(client))
+            if leadership is not None:
+                tasks.create_task(leadership.seek())
 
 
 def _catalog_source(

@@ -6,14 +6,15 @@ The engines are simulated; all else is real. `--speedup` slows an engine below w
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import paths
+from tests.support import paths, unix_http
 from tests.support.load import Load
 from tests.support.mesh import EngineSetup, Mesh, chat_body
-from tests.support.processes import wait_until
+from tests.support.processes import Process, wait_until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.consul]
 
@@ -79,6 +80,34 @@ def test_a_wrong_declaration_is_repaired_within_a_minute_of_load(mesh: Mesh) -> 
     assert "corrected" in shown  # the table wraps its lines
     metrics = mesh.control_plane_metrics()
     assert metrics["wattmesh_capacity_scrapes_total"] >= 8
+
+
+def test_another_replica_plans_the_same_without_measuring(mesh: Mesh) -> None:
+    socket = f"{mesh.root}/second.sock"
+    argv = [*paths.wattmesh(), "control-plane", "--catalog", "consul"]
+    argv += [
+        "--consul-address",
+        mesh.consul.address,
+        "--xds-address",
+        f"unix:{mesh.root}/xds2.sock",
+    ]
+    argv += ["--admin-address", f"unix:{socket}"]
+    second = Process("second control plane", argv, log=mesh.root / "second.log")
+
+    def plan() -> dict[str, float]:
+        engines = json.loads(unix_http.get(socket, "/v1/plan").text).get("engines", [])
+        return {engine["id"]: engine["capacity"] for engine in engines}
+
+    try:
+        wait_until(
+            lambda: Path(socket).exists() and plan() == capacities(mesh),
+            "the second replica has the same capacities",
+            timeout_s=20,
+        )
+        text = unix_http.get(socket, "/metrics").text
+        assert 'wattmesh_capacity_scrapes_total{result="read"}' not in text
+    finally:
+        second.stop()
 
 
 def test_what_was_learnt_outlives_the_control_plane(mesh: Mesh) -> None:

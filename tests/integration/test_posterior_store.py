@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from consul.aio import Consul
 
+from control_plane.consul_calls import ConsulCallError
 from control_plane.consul_catalog import open_consul
 from control_plane.posterior import Posterior
-from control_plane.posterior_store import PREFIX, ConsulPosteriors, StoreError
+from control_plane.posterior_store import PREFIX, ConsulPosteriors
 from tests.support import paths
 from tests.support.consul import ConsulServer
 
@@ -83,5 +84,5 @@ async def test_a_key_that_somebody_deleted_is_written_again(client: Consul):
 
 async def test_a_consul_that_is_away_is_an_error_of_ours():
     async with open_consul("http://127.0.0.1:1", None) as client:
-        with pytest.raises(StoreError, match="Consul's KV"):
+        with pytest.raises(ConsulCallError, match="Consul"):
             await ConsulPosteriors(client).load()

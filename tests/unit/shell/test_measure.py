@@ -13,6 +13,7 @@ from control_plane.observations import MAX_SCRAPE_BYTES
 from control_plane.plan import EnginePlan, NodePlan, Plan
 from control_plane.planner import plan_fleet
 from control_plane.policy import parse_policy
+from control_plane.posterior import Posterior
 from tests.support.builders import make_fleet
 from tests.support.consul_json import consul_entry
 from tests.support.ports import free_ports
@@ -139,6 +140,64 @@ async def test_before_there_is_a_plan_nothing_is_measured():
     meter = Meter(plane, Engines().scrape)
     await asyncio.wait_for(meter.measure_once(), 5)
     assert meter.posteriors == {}
+
+
+class Kept:
+    """A store that keeps what it is given."""
+
+    def __init__(self, kept=None) -> None:
+        self.kept: dict[str, Posterior] = dict(kept or {})
+        self.saves = 0
+
+    async def load(self) -> dict[str, Posterior]:
+        return dict(self.kept)
+
+    async def save(self, posteriors) -> dict[str, Posterior]:
+        self.saves += 1
+        self.kept = dict(posteriors)
+        return {}
+
+
+async def run_for(meter, seconds):
+    task = asyncio.create_task(meter.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def known(plane, engine_id, correction):
+    """Return what is kept of an engine of the plane."""
+    (declared,) = [
+        engine.declaration
+        for node in plane.fleet.nodes
+        for engine in node.engines
+        if engine.id == engine_id
+    ]
+    return Posterior(fingerprint=declared, log_ratio=correction, samples=9, correction=correction)
+
+
+async def test_a_follower_measures_nothing_and_takes_what_the_leader_learnt():
+    plane = Plane(entry("a"), entry("b"))
+    engines, store = Engines(a=0.01, b=0.01), Kept({"n1.a": known(plane, "n1.a", -0.7)})
+    leading = [False]
+    meter = Meter(plane, engines.scrape, store=store, leads=lambda: leading[0], min_interval_s=0.05)
+    await run_for(meter, 0.3)
+    assert (engines.seen, store.saves) == ([], 0)
+    ((key, factor),) = plane.told[-1].items()
+    assert (key[0], factor) == ("n1.a", pytest.approx(0.4966, abs=1e-3))
+    leading[0] = True
+    await run_for(meter, 0.3)
+    assert set(engines.seen) == {"n1.a", "n1.b"}
+    assert store.saves >= 1
+
+
+async def test_a_leader_keeps_the_belief_that_rests_on_more():
+    plane = Plane(entry("a"), entry("b"))
+    store = Kept({"n1.a": known(plane, "n1.a", -0.7), "gone.x": Posterior(fingerprint="f")})
+    meter = Meter(plane, Engines(a=0.01, b=0.01).scrape, store=store, min_interval_s=0.05)
+    await run_for(meter, 0.2)
+    assert meter.posteriors["n1.a"].correction == -0.7
+    assert "gone.x" not in meter.posteriors
 
 
 @pytest.fixture
