@@ -25,6 +25,7 @@ from tests.load.balancers import (
 )
 from tests.load.queueing import Choose, Engine, simulate
 
+Capacities = Callable[[Sequence[Engine]], list[float]]
 Make = Callable[[Sequence[Engine]], Choose]
 
 
@@ -38,16 +39,14 @@ def full_batches(engines: Sequence[Engine]) -> list[float]:
     return [engine.capacity for engine in engines]
 
 
-def schedule(
-    exponent: float, bias: float, capacities: Callable[[Sequence[Engine]], list[float]] = speeds
-) -> Make:
+def schedule(exponent: float, bias: float, capacities: Capacities = speeds) -> Make:
     """Return how to make Envoy's schedule over capacities."""
     return lambda engines: EnvoySchedule([c**exponent for c in capacities(engines)], bias)
 
 
-def following(*steps: tuple[float, float, float]) -> Make:
+def following(*steps: tuple[float, float, float], capacities: Capacities = speeds) -> Make:
     """Return how to make a schedule whose exponent and bias follow the utilisation."""
-    return lambda engines: FollowingUtilisation(speeds(engines), steps)
+    return lambda engines: FollowingUtilisation(capacities(engines), steps)
 
 
 OURS = (EXPONENTS["latency"], ACTIVE_REQUEST_BIASES["latency"])
@@ -63,9 +62,12 @@ BALANCERS: Mapping[str, Make] = {
     "capacity^5, bias 7.5": schedule(5, 7.5),
     "capacity^6, bias 9": schedule(6, 9),
     "latency, capacity counts slots": schedule(*OURS, full_batches),
-    "bias 3 to 50 %, 4 to 60 %, then 5.5": following((0.5, 4, 3), (0.6, 4, 4), (9, 4, 5.5)),
-    "bias 2.5 to 50 %, 4 to 60 %, then 5.5": following((0.5, 4, 2.5), (0.6, 4, 4), (9, 4, 5.5)),
-    "exponent 4 to 50 %, 2.2 above, bias 3": following((0.5, 4, 3), (9, 2.2, 3)),
+    "latency, but bias 3 below 50 %": following((0.5, 4, 3), (9, *OURS)),
+    "latency, but bias 2.5 below 50 %": following((0.5, 4, 2.5), (9, *OURS)),
+    "both: counts slots, bias 3 below 50 %": following(
+        (0.5, 4, 3), (9, *OURS), capacities=full_batches
+    ),
+    "bias 3, exponent 4 below 50 %, then 2.2": following((0.5, 4, 3), (9, 2.2, 3)),
     "virtual endpoints 1:2:4:8": lambda _: Aliases((1, 2, 4, 8)),
     "virtual endpoints 2:3:4:6": lambda _: Aliases((2, 3, 4, 6)),
     "leastconn, weight = capacity": lambda _: least_connections(SPEEDS),
