@@ -92,7 +92,7 @@ class Meter:
                 loaded = False
                 await self._follow()
                 continue
-            loaded = loaded or await self._load()
+            loaded = loaded or await self._load(self.posteriors)
             told = self._told
             await self.measure_once()
             if loaded and (told is not self._told or clock() - saved_s >= _SAVE_EVERY_S):
@@ -101,12 +101,15 @@ class Meter:
 
     async def _follow(self) -> None:
         """Take what the leader learnt, so that every replica plans the same."""
-        self._last, self.posteriors = {}, {}
-        await self._load()
+        self._last = {}
+        await self._load({})
         await asyncio.sleep(self._min_interval_s)
 
-    async def _load(self) -> bool:
-        """Add what is kept to what is known, the belief with more samples; return whether it is."""
+    async def _load(self, own: Mapping[str, Posterior]) -> bool:
+        """Take what is kept, and of our own what rests on more samples; return whether it is read.
+
+        A store that is empty, as after a loss, is no proof against what is known.
+        """
         if self._store is None or self._plane.fleet is None:
             return False
         try:
@@ -114,9 +117,8 @@ class Meter:
         except ConsulCallError as error:
             self._note_store(error)
             return False
-        own = self.posteriors
         better = {k: v for k, v in own.items() if k not in kept or v.samples > kept[k].samples}
-        self.posteriors = kept | better
+        self.posteriors = (kept | better) or self.posteriors
         self._forget(self._targets())
         self._tell()
         return True

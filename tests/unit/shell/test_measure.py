@@ -191,6 +191,17 @@ async def test_a_follower_measures_nothing_and_takes_what_the_leader_learnt():
     assert store.saves >= 1
 
 
+async def test_an_emptied_store_is_no_proof_against_what_is_known():
+    plane = Plane(entry("a"), entry("b"))
+    store = Kept({"n1.a": known(plane, "n1.a", -0.7)})
+    meter = Meter(plane, Engines().scrape, store=store, leads=lambda: False, min_interval_s=0.05)
+    await run_for(meter, 0.2)
+    store.kept = {}
+    await run_for(meter, 0.2)
+    assert len(plane.told) == 1
+    assert meter.posteriors["n1.a"].correction == -0.7
+
+
 async def test_a_leader_keeps_the_belief_that_rests_on_more():
     plane = Plane(entry("a"), entry("b"))
     store = Kept({"n1.a": known(plane, "n1.a", -0.7), "gone.x": Posterior(fingerprint="f")})
