@@ -7,6 +7,7 @@ delta ADS, every type, an ACK for every response, and what they hold is told on 
     S2  1,000 streams, 10,000 engines on 1,250 nodes: the same
     S3  all streams of S1 reconnect at once, holding everything
     S4  1 % of S1's engines change each second
+    S5  streams open, are answered and are cancelled, again and again
 
     python -m tests.load.bench_xds [--streams 1000] [--changes 30] [--churn 30] [--only S1]
 """
@@ -263,6 +264,36 @@ async def churn(server: Server, crowd: Crowd, seconds: int, engines: int) -> dic
     }
 
 
+async def cycles(server: Server, socket: str, count: int) -> dict[str, float]:
+    """Open and cancel streams, fifty at a time; memory counts after the first tenth."""
+    channel = grpc.aio.insecure_channel(f"unix:{socket}")
+    stub = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
+    request = discovery_pb2.DeltaDiscoveryRequest(type_url=CLUSTER)
+    request.node.id = "edge-0"
+    request.node.metadata.update(
+        {"role": "edge", "listen_address": "0.0.0.0", "listen_port": 10000}
+    )
+
+    async def cycle() -> None:
+        call = stub.DeltaAggregatedResources()
+        await call.write(request)
+        await call.read()
+        call.cancel()
+
+    async def many(number: int) -> None:
+        for _ in range(number // 50):
+            await asyncio.gather(*(cycle() for _ in range(50)))
+        while await server.ask("streams"):  # noqa: ASYNC110 another process's
+            await asyncio.sleep(0.05)
+
+    await many(count // 10)
+    rss = await server.ask("rss")
+    await many(count - count // 10)
+    growth = await server.ask("rss") / rss - 1
+    await channel.close()
+    return {"cycles": count, "rss_growth": growth}
+
+
 async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Run the scenarios asked for."""
     found: dict[str, dict[str, float]] = {}
@@ -288,6 +319,8 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
                     found["S3"] = await storm(server, crowd)
                     found["S4"] = await churn(server, crowd, options.churn, nodes * engines)
                 await crowd.disconnect()
+                if fleet == "S1":
+                    found["S5"] = await cycles(server, socket, options.cycles)
     return found
 
 
@@ -297,6 +330,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=30)
     parser.add_argument("--churn", type=int, default=30, help="seconds of S4")
+    parser.add_argument("--cycles", type=int, default=20_000, help="of S5")
     parser.add_argument("--only", choices=["S1", "S2"], help="S1 (with S3 and S4), or S2")
     parser.add_argument("--results", type=Path, default=Path("bench-results"), metavar="DIR")
     options = parser.parse_args()
