@@ -19,8 +19,10 @@ help: ## show this list
 $(VENV)/.ready: .ci/locks/mesh.txt pyproject.toml
 	@echo "==> setting up $(VENV) from .ci/locks/mesh.txt"
 	@.ci/make-venv $(VENV)
-	@$(PIP) install --require-hashes -r .ci/locks/mesh.txt
+	@# --no-deps: the lock names everything, and pip before 23.3 asks for the newest where a requirement has an extra.
+	@$(PIP) install --require-hashes --no-deps -r .ci/locks/mesh.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(BIN)/pip check >/dev/null || { $(BIN)/pip check; exit 1; }
 	@touch $@
 
 up: $(VENV)/.ready ## run a mesh here (ENGINE=vllm for real engines, ARGS= for options of `wattmesh up`)
@@ -41,7 +43,7 @@ check: lint ## format check, lint, types, and the tests that need no vLLM
 
 $(VENV)/.bench: .ci/locks/bench.txt $(VENV)/.ready
 	@echo "==> adding what draws pictures to $(VENV)"
-	@$(PIP) install --require-hashes -r .ci/locks/bench.txt
+	@$(PIP) install --require-hashes --no-deps -r .ci/locks/bench.txt
 	@touch $@
 
 bench: bench-plan bench-xds bench-balance ## run every benchmark
