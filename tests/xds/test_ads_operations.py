@@ -1,16 +1,13 @@
 """What an operator sees of the server: refusals with a reason, counts, and a stop that ends."""
 
-import asyncio
 import contextlib
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 import structlog
-from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.ads import AdsService, serve_ads
@@ -22,8 +19,9 @@ from control_plane.snapshot import CLUSTER, ENDPOINT, make_snapshot
 from control_plane.store import SnapshotStore
 from tests.support.eventually import eventually
 from tests.support.xds import make_assignment, make_cluster
+from tests.support.xds_wire import Wire, make_node
 
-METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+NODE = make_node("n1", role="node")
 
 
 class Served:
@@ -62,42 +60,23 @@ async def serving(path):
     served = Served(path)
     async with (
         serve_ads(served.service, [served.address]),
-        grpc.aio.insecure_channel(str(served.address)) as channel,
+        Wire(str(served.address)) as wire,
     ):
-        yield served, channel
-
-
-def request(type_url, **fields: Any) -> Any:
-    error = fields.pop("error", None)
-    message = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, **fields)
-    message.node.id = "n1"
-    message.node.metadata.update({"role": "node"})
-    if error:
-        message.error_detail.message = error
-    return message
-
-
-def opened(channel):
-    return ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel).DeltaAggregatedResources()
-
-
-async def read(call):
-    async with asyncio.timeout(5):
-        return await call.read()
+        yield served, wire
 
 
 @pytest.mark.conformance("4")
 async def test_4_an_unknown_type_is_logged_once_counted_and_costs_the_others_nothing(
     short_tmp_path,
 ):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
         with structlog.testing.capture_logs() as logs:
-            call = opened(channel)
+            stream = wire.open("delta", node=NODE)
             for _ in range(3):
-                await call.write(request("type.googleapis.com/acme.Made.Up"))
-            await call.write(request(CLUSTER))
-            assert [item.name for item in (await read(call)).resources] == ["A"]
+                await stream.send("type.googleapis.com/acme.Made.Up")
+            await stream.send(CLUSTER)
+            assert [item.name for item in (await stream.receive()).resources] == ["A"]
         told = [entry for entry in logs if entry["event"] == "type not served, ignored"]
         assert [entry["type"] for entry in told] == ["type.googleapis.com/acme.Made.Up"]
         labels = {"type": "other", "kind": "unknown_type"}
@@ -107,15 +86,15 @@ async def test_4_an_unknown_type_is_logged_once_counted_and_costs_the_others_not
 @pytest.mark.conformance("8")
 @pytest.mark.case("D5")
 async def test_8_d5_a_nack_is_logged_with_all_that_finds_the_culprit(short_tmp_path):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A", "B")
-        call = opened(channel)
-        await call.write(request(CLUSTER))
-        response = await read(call)
+        stream = wire.open("delta", node=NODE)
+        await stream.send(CLUSTER)
+        response = await stream.receive()
         dump = "secret-looking proto dump " * 500
         error = f"{dump}Error adding/updating cluster(s) B: no good"
         with structlog.testing.capture_logs() as logs:
-            await call.write(request(CLUSTER, response_nonce=response.nonce, error=error))
+            await stream.send(CLUSTER, response_nonce=response.nonce, error=error)
             await eventually(lambda: any(entry["log_level"] == "warning" for entry in logs))
         (entry,) = [entry for entry in logs if entry["log_level"] == "warning"]
         assert (entry["node"], entry["type"], entry["nonce"]) == ("n1", "Cluster", response.nonce)
@@ -129,41 +108,39 @@ async def test_8_d5_a_nack_is_logged_with_all_that_finds_the_culprit(short_tmp_p
 async def test_d7_a_restarted_envoy_gets_the_last_good_content_while_its_new_one_is_refused(
     short_tmp_path,
 ):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
-        call = opened(channel)
-        await call.write(request(CLUSTER))
-        await read(call)
+        stream = wire.open("delta", node=NODE)
+        await stream.send(CLUSTER)
+        await stream.receive()
         served.refuse = True
         served.publish("A", "bad")
         await eventually(lambda: bool(served.store.refused))
-        call.cancel()
+        await stream.close()
         await eventually(lambda: not served.service.status())
-        again = opened(channel)
-        await again.write(request(CLUSTER))
-        assert [item.name for item in (await read(again)).resources] == ["A"]
+        again = wire.open("delta", node=NODE)
+        await again.send(CLUSTER)
+        assert [item.name for item in (await again.receive()).resources] == ["A"]
 
 
 async def test_bytes_that_are_no_request_end_their_stream_only(short_tmp_path):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
-        garbage = channel.stream_stream(METHOD)()
-        await garbage.write(b"\xff\xff\xff\xff")
-        async with asyncio.timeout(5):
-            assert await garbage.code() is not grpc.StatusCode.OK
-        call = opened(channel)
-        await call.write(request(ENDPOINT, resource_names_subscribe=["A"]))
-        assert [item.name for item in (await read(call)).resources] == ["A"]
+        garbage = wire.open("delta", node=NODE)
+        await garbage.send_bytes(b"\xff\xff\xff\xff")
+        assert await garbage.code() is not grpc.StatusCode.OK
+        stream = wire.open("delta", node=NODE)
+        await stream.send(ENDPOINT, resource_names_subscribe=["A"])
+        assert [item.name for item in (await stream.receive()).resources] == ["A"]
 
 
 async def test_a_refused_stream_is_told_and_logged(short_tmp_path):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
         with structlog.testing.capture_logs() as logs:
-            call = opened(channel)
-            await call.write(discovery_pb2.DeltaDiscoveryRequest(type_url=CLUSTER))
-            async with asyncio.timeout(5):
-                assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            stream = wire.open("delta", node=None)
+            await stream.send(CLUSTER)
+            assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
         (entry,) = [entry for entry in logs if entry["log_level"] == "warning"]
         assert (entry["status"], "node.id" in entry["reason"]) == ("INVALID_ARGUMENT", True)
         assert served.service.status() == []
@@ -171,12 +148,12 @@ async def test_a_refused_stream_is_told_and_logged(short_tmp_path):
 
 async def test_a_stop_with_open_streams_is_bounded(short_tmp_path):
     started = 0.0
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
-        calls = [opened(channel) for _ in range(5)]
-        for call in calls:
-            await call.write(request(CLUSTER))
-            await read(call)
+        streams = [wire.open("delta", node=NODE) for _ in range(5)]
+        for stream in streams:
+            await stream.send(CLUSTER)
+            await stream.receive()
         started = time.monotonic()
     assert time.monotonic() - started < 4
     assert served.service.status() == []
@@ -187,11 +164,11 @@ async def test_a_leftover_socket_is_taken_over(short_tmp_path):
     path = short_tmp_path / "xds.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         served.publish("A")
-        call = opened(channel)
-        await call.write(request(CLUSTER))
-        assert (await read(call)).type_url == CLUSTER
+        stream = wire.open("delta", node=NODE)
+        await stream.send(CLUSTER)
+        assert (await stream.receive()).type_url == CLUSTER
 
 
 async def test_an_address_that_is_taken_says_which(short_tmp_path):
@@ -213,16 +190,16 @@ def _listening():
 
 @pytest.mark.conformance("78")
 async def test_78_a_response_near_4_mib_raises_an_alarm_once(short_tmp_path):
-    async with serving(short_tmp_path) as (served, channel):
+    async with serving(short_tmp_path) as (served, wire):
         names = [f"{index:05}-{'x' * 200}" for index in range(12_000)]
         served.publish(*names)
         with structlog.testing.capture_logs() as logs:
             for _ in range(2):
-                call = opened(channel)
-                await call.write(request(CLUSTER))
+                stream = wire.open("delta", node=NODE)
+                await stream.send(CLUSTER)
                 with contextlib.suppress(grpc.aio.AioRpcError):  # our own client refuses it too
-                    await read(call)
-                call.cancel()
+                    await stream.receive()
+                await stream.close()
             alarms = [entry for entry in logs if "4 MiB" in entry["event"]]
         assert [(entry["type"], entry["node"]) for entry in alarms] == [("Cluster", "n1")]
         size = served.count("wattmesh_xds_largest_response_bytes", type="Cluster")

@@ -1,11 +1,9 @@
 """The server over the wire: a raw gRPC client on a Unix socket."""
 
-import asyncio
 import contextlib
 
 import grpc
 import pytest
-from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.ads import AdsService, serve_ads
@@ -18,39 +16,10 @@ from tests.support.builders import make_plan
 from tests.support.consul_json import consul_entry
 from tests.support.eventually import eventually
 from tests.support.ports import free_ports
+from tests.support.xds_wire import Wire, make_node
 
 PLAN = make_plan(consul_entry("n1.e1"), consul_entry("n2.e1", port=9902))
 OTHER = make_plan(consul_entry("n1.e1"), consul_entry("n2.e1", port=9902, gpu_power="300"))
-EDGE = {"role": "edge", "listen_address": "127.0.0.1", "listen_port": 10000}
-
-
-class RawClient:
-    """One stream; every answer is awaited with a deadline."""
-
-    def __init__(self, channel):
-        self.call = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel).DeltaAggregatedResources()
-
-    async def send(self, type_url, **fields):
-        metadata, error = fields.pop("metadata", EDGE), fields.pop("error", None)
-        request = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, **fields)
-        request.node.id = "edge-1"
-        request.node.metadata.update(metadata)
-        if error:
-            request.error_detail.message = error
-        await self.call.write(request)
-
-    async def receive(self):
-        async with asyncio.timeout(5):
-            return await self.call.read()
-
-    async def silence(self):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await self.call.read()
-
-    async def code(self):
-        async with asyncio.timeout(5):
-            return await self.call.code()
 
 
 @contextlib.asynccontextmanager
@@ -59,20 +28,20 @@ async def serving(path):
     store = SnapshotStore(lambda plan, view: make_snapshot(build_resources(plan, view)), metrics)
     service = AdsService(store, metrics)
     address = UnixSocket(str(path / "xds.sock"))
-    async with serve_ads(service, [address]), grpc.aio.insecure_channel(str(address)) as channel:
-        yield store, service, channel, metrics
+    async with serve_ads(service, [address]), Wire(str(address)) as wire:
+        yield store, service, wire, metrics
 
 
 @pytest.mark.conformance("30")
 @pytest.mark.case("D7")
 async def test_30_d7_a_b_nothing_is_served_until_the_first_complete_read(short_tmp_path):
-    async with serving(short_tmp_path) as (store, _, channel, _):
-        early = RawClient(channel)
+    async with serving(short_tmp_path) as (store, _, wire, _):
+        early = wire.open("delta")
         with contextlib.suppress(grpc.aio.AioRpcError):  # refused before the request is out
             await early.send(CLUSTER)
         assert await early.code() is grpc.StatusCode.UNAVAILABLE
         store.publish(PLAN)
-        late = RawClient(channel)
+        late = wire.open("delta")
         await late.send(CLUSTER)
         assert [item.name for item in (await late.receive()).resources] == ["acme_2Ffox"]
 
@@ -81,18 +50,18 @@ async def test_30_d7_a_b_nothing_is_served_until_the_first_complete_read(short_t
 async def test_d7_a_reconnect_gets_nothing_that_it_holds_and_an_answer_for_what_is_gone(
     short_tmp_path,
 ):
-    async with serving(short_tmp_path) as (store, _, channel, _):
+    async with serving(short_tmp_path) as (store, _, wire, _):
         store.publish(PLAN)
-        first = RawClient(channel)
+        first = wire.open("delta")
         await first.send(CLUSTER)
         response = await first.receive()
         held = {item.name: item.version for item in response.resources}
-        first.call.cancel()
+        await first.close()
 
-        again = RawClient(channel)
+        again = wire.open("delta")
         await again.send(CLUSTER, initial_resource_versions=held)
         await again.silence()
-        again = RawClient(channel)
+        again = wire.open("delta")
         await again.send(
             ENDPOINT,
             resource_names_subscribe=["gone"],
@@ -105,15 +74,13 @@ async def test_d7_a_reconnect_gets_nothing_that_it_holds_and_an_answer_for_what_
 async def test_d5_a_refused_response_is_not_sent_again_and_the_fix_goes_out_at_once(
     short_tmp_path,
 ):
-    async with serving(short_tmp_path) as (store, service, channel, metrics):
+    async with serving(short_tmp_path) as (store, service, wire, metrics):
         store.publish(PLAN)
-        client = RawClient(channel)
+        client = wire.open("delta")
         await client.send(ENDPOINT, resource_names_subscribe=["acme_2Ffox"])
         response = await client.receive()
         await client.send(ENDPOINT, response_nonce=response.nonce, error="acme_2Ffox is bad")
-        reading = asyncio.ensure_future(client.receive())
-        await asyncio.sleep(0.3)
-        assert not reading.done()
+        await client.silence()
         ((status,),) = (stream.types for stream in service.status())
         assert (status.state, status.last_error) == ("ERROR", "acme_2Ffox is bad")
         assert (
@@ -123,14 +90,14 @@ async def test_d5_a_refused_response_is_not_sent_again_and_the_fix_goes_out_at_o
             == 1
         )
         store.publish(OTHER)
-        fixed = await reading
+        fixed = await client.receive()
         assert [item.name for item in fixed.resources] == ["acme_2Ffox"]
 
 
 async def test_a_change_reaches_every_stream_and_only_what_changed(short_tmp_path):
-    async with serving(short_tmp_path) as (store, service, channel, _):
+    async with serving(short_tmp_path) as (store, service, wire, _):
         store.publish(PLAN)
-        clients = [RawClient(channel) for _ in range(3)]
+        clients = [wire.open("delta") for _ in range(3)]
         for client in clients:
             await client.send(CLUSTER)
             response = await client.receive()
@@ -153,22 +120,22 @@ async def test_a_change_reaches_every_stream_and_only_what_changed(short_tmp_pat
     ],
 )
 async def test_an_envoy_that_does_not_say_who_it_is_is_told_so(short_tmp_path, metadata, told):
-    async with serving(short_tmp_path) as (store, _, channel, _):
+    async with serving(short_tmp_path) as (store, _, wire, _):
         store.publish(PLAN)
-        client = RawClient(channel)
-        await client.send(LISTENER, metadata=metadata)
+        client = wire.open("delta", node=make_node("edge-1", **metadata))
+        await client.send(LISTENER)
         assert await client.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert told in await client.call.details()
+        assert told in await client.details()
 
 
 async def test_a_gone_stream_leaves_nothing(short_tmp_path):
-    async with serving(short_tmp_path) as (store, service, channel, metrics):
+    async with serving(short_tmp_path) as (store, service, wire, metrics):
         store.publish(PLAN)
-        client = RawClient(channel)
+        client = wire.open("delta")
         await client.send(CLUSTER)
         await client.receive()
         assert len(service.status()) == 1
-        client.call.cancel()
+        await client.close()
         await eventually(lambda: not service.status())
         assert metrics.registry.get_sample_value("wattmesh_xds_streams", {"role": "edge"}) == 0
 
@@ -189,9 +156,9 @@ async def test_it_serves_over_tcp_too(short_tmp_path):
     address = HostPort("127.0.0.1", free_ports(1)[0])
     async with (
         serve_ads(AdsService(store, metrics), [address]),
-        grpc.aio.insecure_channel(str(address)) as channel,
+        Wire(str(address)) as wire,
     ):
         store.publish(PLAN)
-        client = RawClient(channel)
+        client = wire.open("delta")
         await client.send(CLUSTER)
         assert (await client.receive()).type_url == CLUSTER
