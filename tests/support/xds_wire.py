@@ -140,6 +140,10 @@ class WireStream:
             resource_names_unsubscribe=[name for name in before if name not in wanted],
         )
 
+    def wanted(self, type_url: str) -> tuple[str, ...]:
+        """Return the names of a type that `want` said last."""
+        return tuple(self._wanted[type_url])
+
     async def ack(self, response: Any) -> None:
         """Acknowledge a response."""
         type_url = response.type_url
