@@ -174,8 +174,9 @@ class AdsStream:
             return [Acked(type_url, outstanding.resources)]
         message = request.error_detail.message
         named = _named(outstanding.versions, message[-_MAX_ERROR_CHARS:])
-        certain = bool(named) or len(outstanding.versions) == 1
-        blamed = named or tuple(sorted(outstanding.versions.items()))
+        suspects = named or _news(outstanding.versions, subscription.held)
+        certain = bool(named) or len(suspects) == 1
+        blamed = suspects or tuple(sorted(outstanding.versions.items()))
         tail = message[-_ERROR_TAIL_CHARS:] or "no reason given"
         subscription.rejected(tail, [name for name, _ in blamed])
         return [Nacked(type_url, nonce, blamed, subscription.last_error, certain)]
@@ -275,6 +276,13 @@ def _check_bounds(names: Iterable[str]) -> None:
             raise StreamError("RESOURCE_EXHAUSTED", f"more than {MAX_NAMES} names in one request")
         if len(name.encode()) > MAX_NAME_BYTES:
             raise StreamError("INVALID_ARGUMENT", f"a name is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _news(versions: Mapping[str, str], held: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return what a response changed; what the client took before cannot be at fault."""
+    return tuple(
+        sorted((name, version) for name, version in versions.items() if held.get(name) != version)
+    )
 
 
 def _named(versions: Mapping[str, str], message: str) -> tuple[tuple[str, str], ...]:

@@ -166,6 +166,20 @@ def test_8_9_a_refused_version_is_not_sent_again_and_the_next_is_at_once():
     assert client.change(**(WORLD | {"cds": {"A": "v3"}}))[0] == ("cds", ["A=v3"])
 
 
+@conformance("9")
+def test_9_a_nack_that_names_nobody_blames_only_what_the_response_changed():
+    client = holding()
+    more = {"cds": {"A": "v1", "B": "v1"}, "eds": {"A": "v1", "B": "v1"}}
+    client.change(**(WORLD | more))
+    client.ack("cds")
+    client.change(**(WORLD | more | {"cds": {"A": "v2", "B": "v1"}}))
+    client.nack("cds", "no good")
+    refusal = next(event for event in client.events if isinstance(event, Nacked))
+    assert (refusal.versions, refusal.certain) == ((("A", "v2"),), True)
+    fixed = client.change(**(WORLD | more | {"cds": {"A": "v3", "B": "v1"}}))
+    assert fixed[0] == ("cds", ["A=v3", "B=v1"])
+
+
 @conformance("10")
 def test_10_the_version_before_is_sent_since_a_part_of_the_refused_may_live():
     client = holding()

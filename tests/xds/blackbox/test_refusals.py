@@ -17,13 +17,6 @@ of_both_kinds = pytest.mark.parametrize(  # a response may hold all of it, or wh
 in_any_company = pytest.mark.parametrize("company", [{}, {"B": 1}], ids=["alone", "beside another"])
 
 
-def expect_starvation(request, stream, type_url, company):
-    """Mark what fails today, and must be unmarked when it does not any more."""
-    if (stream.variant, type_url) == ("sotw", CLUSTER) and company:
-        reason = "a NACK that names nobody blames what was acknowledged before, and holds all back"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-
-
 async def refused(server, stream, type_url, company=(), **fields):
     """Bring a stream to version 1 of A, and let it refuse version 2."""
     company = dict(company)
@@ -63,10 +56,7 @@ async def test_8_a_refused_version_is_not_sent_again(server, stream, type_url, c
 @conformance("9")
 @of_both_kinds
 @in_any_company
-async def test_9_new_content_after_a_nack_is_sent_at_once(
-    request, server, stream, type_url, company
-):
-    expect_starvation(request, stream, type_url, company)
+async def test_9_new_content_after_a_nack_is_sent_at_once(server, stream, type_url, company):
     await refused(server, stream, type_url, company)
     await settled(stream, ack=True)
     server.put(world_of(type_url, company, A=3))
@@ -77,9 +67,8 @@ async def test_9_new_content_after_a_nack_is_sent_at_once(
 @of_both_kinds
 @in_any_company
 async def test_10_the_version_before_is_sent_since_a_part_of_the_refused_may_live(
-    request, server, stream, type_url, company
+    server, stream, type_url, company
 ):
-    expect_starvation(request, stream, type_url, company)
     await refused(server, stream, type_url, company)
     later = await settled(stream, ack=True)
     server.put(world_of(type_url, company, A=1))
