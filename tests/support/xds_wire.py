@@ -166,9 +166,9 @@ class WireStream:
         await self.ack(response)
         return response
 
-    async def receive(self) -> Any:
+    async def receive(self, *, within_s: float = WAIT_S) -> Any:
         """Return the next response. Raise what ended the stream when there is none."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(within_s):
             response = await self._answers.get()
         if response is None:
             self._answers.put_nowait(None)  # the end stays the end
