@@ -74,7 +74,7 @@ def messages(response: Any) -> list[Any]:
 
 def name_of(message: Any) -> str:
     """Return the name under which a resource is asked for."""
-    return str(getattr(message, "cluster_name", "") or message.name)
+    return str(message.cluster_name if hasattr(message, "cluster_name") else message.name)
 
 
 def names(response: Any) -> list[str]:
