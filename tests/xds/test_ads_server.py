@@ -128,16 +128,27 @@ async def test_an_envoy_that_does_not_say_who_it_is_is_told_so(short_tmp_path, m
         assert told in await client.details()
 
 
-async def test_a_gone_stream_leaves_nothing(short_tmp_path):
+@pytest.mark.conformance("50")
+@pytest.mark.parametrize("variant", ["sotw", "delta"])
+@pytest.mark.parametrize("only_type", [None, CLUSTER], ids=["aggregated", "of one type"])
+async def test_50_a_gone_stream_leaves_nothing(short_tmp_path, variant, only_type):
     async with serving(short_tmp_path) as (store, service, wire, metrics):
         store.publish(PLAN)
-        client = wire.open("delta")
-        await client.send(CLUSTER)
-        await client.receive()
-        assert len(service.status()) == 1
+        client = wire.open(variant, only_type=only_type)
+        await client.subscribe(CLUSTER)
+        assert [status.node for status in service.status()] == ["edge-1"]
         await client.close()
         await eventually(lambda: not service.status())
         assert metrics.registry.get_sample_value("wattmesh_xds_streams", {"role": "edge"}) == 0
+
+
+@pytest.mark.parametrize("variant", ["sotw", "delta"])
+async def test_a_service_of_one_type_refuses_another(short_tmp_path, variant):
+    async with serving(short_tmp_path) as (store, _, wire, _):
+        store.publish(PLAN)
+        client = wire.open(variant, only_type=CLUSTER)
+        await client.send(LISTENER)
+        assert await client.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_socket_is_for_owner_and_group_and_goes_with_the_server(short_tmp_path):

@@ -55,7 +55,9 @@ class WattmeshServer:
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[WattmeshServer]:
     """Serve on a Unix socket of its own while the context is open."""
-    with tempfile.TemporaryDirectory(prefix="wm-", dir="/tmp") as directory:  # short, see README
+    with tempfile.TemporaryDirectory(
+        prefix="wm-", dir="/tmp"
+    ) as directory:  # a socket's path is limited
         address = UnixSocket(str(Path(directory) / "xds.sock"))
         server = WattmeshServer(address)
         async with serve_ads(server.service, [address]):
