@@ -11,6 +11,7 @@ import typer
 
 from control_plane.addresses import HostPort, UnixSocket, parse_address, parse_host_port
 from control_plane.cli import BAD_INPUT, FINDING, OK
+from control_plane.cli.ca import ca_app
 from control_plane.cli.options import (
     DEFAULT_CONSUL,
     CatalogFile,
@@ -43,6 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(ca_app)
 
 
 def run_app(argv: Sequence[str]) -> int:
