@@ -21,6 +21,9 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.errors import InputError
 from control_plane.metrics import Metrics
+from control_plane.mtls.files import TlsSource
+from control_plane.mtls.server import grpc_credentials, grpc_peer
+from control_plane.mtls.spiffe import Identity, IdentityError, check_asks_for_itself
 from control_plane.resources import View, parse_view
 from control_plane.store import SnapshotStore
 from control_plane.stream import (
@@ -66,6 +69,7 @@ class _Connection:
     """What the shell knows about one stream besides its protocol state."""
 
     connected_since: float  # seconds since the epoch
+    peer: Identity | None = None  # who the client certificate names; None without TLS
     view: View | None = None  # known from the first request on
     unknown_types: set[str] = field(default_factory=set)  # logged already
 
@@ -73,9 +77,12 @@ class _Connection:
 class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves every stream from one store."""
 
-    def __init__(self, store: SnapshotStore, metrics: Metrics) -> None:
+    def __init__(
+        self, store: SnapshotStore, metrics: Metrics, tls: TlsSource | None = None
+    ) -> None:
         self._store = store
         self._metrics = metrics
+        self._tls = tls
         self._streams: dict[AdsStream, _Connection] = {}
         self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
@@ -140,13 +147,30 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         """Serve one client until it goes or breaks the protocol."""
         if self._store.plan is None:
             await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
+        peer = await self._peer(context)
         stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
-        self._streams[stream] = _Connection(time.time())
+        self._streams[stream] = _Connection(time.time(), peer)
         try:
             async for response in self._serve(stream, requests, context):
                 yield response
         finally:
             self._close(stream)
+
+    async def _peer(self, context: Any) -> Identity | None:
+        """Return who opens a stream over TLS; refuse who is nobody of our trust domain."""
+        if self._tls is None:
+            return None
+        try:
+            peer = grpc_peer(context.auth_context())
+        except IdentityError as error:
+            logger.warning("stream refused", status="UNAUTHENTICATED", reason=str(error))
+            await _abort(context, "UNAUTHENTICATED", str(error))
+        ours = self._tls.current.identity.trust_domain
+        if peer is not None and peer.trust_domain != ours:
+            reason = f"{peer} is not of the trust domain {ours}"
+            logger.warning("stream refused", status="PERMISSION_DENIED", reason=reason)
+            await _abort(context, "PERMISSION_DENIED", reason)
+        return peer
 
     async def _serve(
         self, stream: AdsStream, requests: AsyncIterator[Any], context: Any
@@ -182,11 +206,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             events = stream.receive(request)
             if view is None:
                 view = parse_view(stream.node)
+                peer = self._streams[stream].peer
+                if peer is not None:
+                    check_asks_for_itself(peer, stream.node.id, view.role)
                 self._open(stream, view)
         except StreamError as error:
             await self._refuse(stream, context, error.status, str(error))
         except InputError as error:
             await self._refuse(stream, context, "INVALID_ARGUMENT", str(error))
+        except IdentityError as error:
+            await self._refuse(stream, context, "PERMISSION_DENIED", str(error))
         for event in events:
             self._note(stream, event)
         return view
@@ -272,9 +301,13 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
 
 @contextlib.asynccontextmanager
 async def serve_ads(
-    service: AdsService, addresses: Sequence[UnixSocket | HostPort]
+    service: AdsService,
+    addresses: Sequence[UnixSocket | HostPort],
+    tls: TlsSource | None = None,
 ) -> AsyncIterator[None]:
     """Serve ADS on every address while the context is open. Unix sockets get mode 0660.
+
+    With TLS, TCP addresses take clients with a certificate of our CAs and nobody else.
 
     Raise AddressError or SocketError when an address cannot be listened on.
     """
@@ -287,7 +320,10 @@ async def serve_ads(
             if isinstance(address, UnixSocket):
                 claim_socket(address.path)
             try:
-                server.add_insecure_port(str(address))
+                if tls is None or isinstance(address, UnixSocket):
+                    server.add_insecure_port(str(address))
+                else:
+                    server.add_secure_port(str(address), grpc_credentials(tls))
             except RuntimeError as error:
                 raise AddressError(f"xDS address {address}: {error}") from error
     await server.start()

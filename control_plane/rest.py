@@ -15,8 +15,11 @@ from aiohttp import web
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
 
+from control_plane.access import context_of, peer_of
 from control_plane.addresses import HostPort
 from control_plane.errors import InputError, WattmeshError
+from control_plane.mtls.files import TlsSource
+from control_plane.mtls.spiffe import IdentityError, check_asks_for_itself
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import (
     CLUSTER,
@@ -50,39 +53,47 @@ class PollError(WattmeshError):
 
 
 @asynccontextmanager
-async def serve_rest(store: SnapshotStore, address: HostPort) -> AsyncIterator[None]:
-    """Serve the REST variant while the context is open."""
-    runner = web.AppRunner(build_rest(store), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+async def serve_rest(
+    store: SnapshotStore, address: HostPort, tls: TlsSource | None = None
+) -> AsyncIterator[None]:
+    """Serve the REST variant while the context is open. With TLS a node asks for itself alone."""
+    runner = web.AppRunner(build_rest(store, tls), access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address.host, address.port).start()
+        context = context_of(address, tls)
+        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
         yield
     finally:
         await runner.cleanup()
 
 
-def build_rest(store: SnapshotStore) -> web.Application:
+def build_rest(store: SnapshotStore, tls: TlsSource | None = None) -> web.Application:
     """Return the application."""
     app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
     for path, type_url in _PATHS.items():
-        app.router.add_post(f"/v3/discovery:{path}", _Discovery(store, type_url).answer)
+        app.router.add_post(f"/v3/discovery:{path}", _Discovery(store, type_url, tls).answer)
     return app
 
 
 class _Discovery:
     """The handler of one type."""
 
-    def __init__(self, store: SnapshotStore, type_url: str) -> None:
+    def __init__(self, store: SnapshotStore, type_url: str, tls: TlsSource | None) -> None:
         self._store = store
         self._type_url = type_url
+        self._tls = tls
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer a poll."""
         try:
             asked = _parse(await request.read(), self._type_url)
             view = parse_view(asked.node)
+            if self._tls is not None:
+                check_asks_for_itself(peer_of(request, self._tls), asked.node.id, view.role)
         except (PollError, InputError) as error:
             return _refusal(400, str(error))
+        except IdentityError as error:
+            return _refusal(403, str(error))
         wanted = self._wanted(view, list(asked.resource_names))
         if wanted is None:
             return _refusal(503, "the catalog was not read completely yet")

@@ -30,6 +30,7 @@ from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, 
 from control_plane.leader import Leadership
 from control_plane.measure import MIN_INTERVAL_S, Meter, scrape_through_nodes
 from control_plane.metrics import Metrics
+from control_plane.mtls.files import TlsFiles, TlsSource
 from control_plane.plan import Plan
 from control_plane.plan_metrics import PlanGauges
 from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
@@ -61,6 +62,7 @@ class ControlPlaneConfig:
     xds_addresses: tuple[UnixSocket | HostPort, ...]
     admin_address: UnixSocket | HostPort
     rest_address: HostPort | None = None  # xDS over REST, for clients that speak no gRPC
+    tls: TlsFiles | None = None  # for everything on TCP
     consul_address: str = "http://127.0.0.1:8500"
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
@@ -300,7 +302,8 @@ async def run_control_plane(
     metrics = metrics or Metrics()
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
-    service = AdsService(store, metrics)
+    tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
+    service = AdsService(store, metrics, tls)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
@@ -323,10 +326,10 @@ async def run_control_plane(
             min_interval_s=config.measure_interval_s,
         )
         plane.posteriors = lambda: meter.posteriors
-        await stack.enter_async_context(serve_admin(plane, config.admin_address))
-        await stack.enter_async_context(serve_ads(service, config.xds_addresses))
+        await stack.enter_async_context(serve_admin(plane, config.admin_address, tls))
+        await stack.enter_async_context(serve_ads(service, config.xds_addresses, tls))
         if config.rest_address is not None:
-            await stack.enter_async_context(serve_rest(store, config.rest_address))
+            await stack.enter_async_context(serve_rest(store, config.rest_address, tls))
         logger.info(
             "control plane is up",
             catalog=config.catalog,
@@ -360,6 +363,10 @@ async def _policy_source(config: ControlPlaneConfig) -> AsyncIterator[FileRead[P
 
 def _because(text: str, problems: tuple[Problem, ...]) -> str:
     return f"{text}: {'; '.join(str(problem) for problem in problems)}" if problems else text
+
+
+def _log_tls_problems(problems: tuple[Problem, ...]) -> None:
+    _log_problems("certificate files refused, the last good ones stay in force", problems)
 
 
 def _log_problems(event: str, problems: tuple[Problem, ...]) -> None:

@@ -1,11 +1,16 @@
 """Asking a control plane's admin API, over its Unix socket or TCP."""
 
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.errors import WattmeshError
+from control_plane.mtls.files import TlsFiles, read_tls
+from control_plane.mtls.server import client_context
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
@@ -14,10 +19,14 @@ class AdminError(WattmeshError):
     """The admin API did not answer, or not with what was asked."""
 
 
-async def ask_admin(address: UnixSocket | HostPort, *paths: str) -> list[Any]:
-    """Return the JSON of each path. A 503 is an answer too. Raise AdminError when none comes."""
-    connector = aiohttp.UnixConnector(address.path) if isinstance(address, UnixSocket) else None
-    base = "http://admin" if isinstance(address, UnixSocket) else f"http://{address}"
+async def ask_admin(
+    address: UnixSocket | HostPort, *paths: str, tls_dir: Path | None = None
+) -> list[Any]:
+    """Return the JSON of each path. A 503 is an answer too. Raise AdminError when none comes.
+
+    `tls_dir` holds the certificate of a monitor or operator; without it TCP is plain.
+    """
+    connector, base = _way_to(address, tls_dir)
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session:
             return [await _get(session, base + path) for path in paths]
@@ -29,6 +38,21 @@ async def ask_admin(address: UnixSocket | HostPort, *paths: str) -> list[Any]:
         ) from error
 
 
+def _way_to(
+    address: UnixSocket | HostPort, tls_dir: Path | None
+) -> tuple[aiohttp.BaseConnector, str]:
+    if isinstance(address, UnixSocket):
+        return aiohttp.UnixConnector(address.path), "http://admin"
+    if tls_dir is None:
+        return aiohttp.TCPConnector(), f"http://{address}"
+    material = read_tls(TlsFiles.of_directory(tls_dir), now=datetime.now(UTC))
+    context = client_context(material, "control-plane")
+    return aiohttp.TCPConnector(ssl=context), f"https://{address}"
+
+
 async def _get(session: aiohttp.ClientSession, url: str) -> Any:
     async with session.get(url) as response:
-        return await response.json()
+        answer = await response.json()
+        if response.status == HTTPStatus.FORBIDDEN:
+            raise AdminError(f"{url}: {answer['error']['message']}")
+        return answer

@@ -20,6 +20,7 @@ from control_plane.cli.options import (
     LogLevel,
     OutputForm,
     PolicyFile,
+    TlsDir,
     VllmPython,
 )
 from control_plane.cli.output import (
@@ -124,6 +125,7 @@ def explain_command(
         str | None,
         typer.Option(metavar="ADDRESS", help="Ask a running control plane, with what it measured."),
     ] = None,
+    tls_dir: TlsDir = None,
     output: OutputForm = Output.TABLE,
 ) -> None:
     """Print every step from an engine's metadata to its weight, with units.
@@ -140,7 +142,7 @@ def explain_command(
     if catalog is not None:
         print_explanation(subject, catalog, policy, output)
     else:
-        print_live_explanation(subject, _addresses([str(admin_address)])[0], output)
+        print_live_explanation(subject, _addresses([str(admin_address)])[0], tls_dir, output)
 
 
 @app.command("diff")
@@ -245,6 +247,16 @@ def control_plane_command(
     rest_address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve xDS over REST, too.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM chain with our SPIFFE ID.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM private key.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM of the CAs whose clients are let in.")
+    ] = None,
+    allow_plaintext: Annotated[
+        bool, typer.Option("--allow-plaintext", help="Let other hosts connect without TLS.")
+    ] = False,
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     debounce_ms: Annotated[
         int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
@@ -257,9 +269,12 @@ def control_plane_command(
 ) -> None:
     """Watch the catalog and serve every Envoy over xDS, until stopped.
 
+    With TLS, which holds for everything on TCP, an Envoy is sent its own resources alone.
+
     Example: wattmesh control-plane --catalog consul --policy policy.yaml
-    --xds-address 0.0.0.0:18000
+    --xds-address 0.0.0.0:18000 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt
     """
+    from control_plane.cli.exposure import check_exposure, parse_tls_files
     from control_plane.cli.serve import serve_control_plane
     from control_plane.service import ControlPlaneConfig
 
@@ -269,9 +284,12 @@ def control_plane_command(
         xds_addresses=_addresses(xds_address or ["unix:/run/wattmesh/xds.sock"]),
         admin_address=_addresses([admin_address])[0],
         rest_address=parse_host_port(rest_address) if rest_address else None,
+        tls=parse_tls_files(tls_cert, tls_key, tls_ca),
         consul_address=consul_address,
         debounce=_debounce(debounce_ms, debounce_max_ms),
     )
+    addresses = (*config.xds_addresses, config.admin_address, config.rest_address)
+    check_exposure(addresses, config.tls, allow_plaintext=allow_plaintext)
     raise typer.Exit(serve_control_plane(config, level=log_level, as_json=log_format == "json"))
 
 
@@ -316,6 +334,7 @@ def status_command(
             help="The control plane's admin API; default: the mesh of `wattmesh up`.",
         ),
     ] = None,
+    tls_dir: TlsDir = None,
     output: OutputForm = Output.TABLE,
 ) -> None:
     """Print the engines in force and what every connected Envoy holds.
@@ -327,7 +346,7 @@ def status_command(
     from control_plane.cli.status import print_status
 
     address = _addresses([admin_address or default_admin_address()])[0]
-    raise typer.Exit(print_status(address, output))
+    raise typer.Exit(print_status(address, tls_dir, output))
 
 
 @app.command("gpu")
@@ -359,7 +378,7 @@ def up_command(
         typer.Option(metavar="HOST:PORT", help="Where callers connect (default: 127.0.0.1:10000)."),
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Sockets, logs and generated files.")
+        Path | None, typer.Option(metavar="DIR", help="New or empty; only its logs stay.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
     vllm_python: VllmPython = None,

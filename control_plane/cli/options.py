@@ -31,6 +31,14 @@ ConsulAddress = Annotated[
         help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
     ),
 ]
+TlsDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="WATTMESH_TLS_DIR",
+        help="tls.crt, tls.key and ca.crt of a monitor or operator, for an admin API on TLS.",
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[

@@ -34,6 +34,15 @@ class TlsFiles:
     key: Path
     authorities: Path  # PEM, every CA whose certificates are good
 
+    @classmethod
+    def of_directory(cls, directory: Path) -> "TlsFiles":
+        """Return the files of a directory under the names that `wattmesh ca issue` gives them."""
+        return cls(
+            certificate=directory / "tls.crt",
+            key=directory / "tls.key",
+            authorities=directory / "ca.crt",
+        )
+
     @property
     def all(self) -> tuple[Path, Path, Path]:
         """The three paths."""

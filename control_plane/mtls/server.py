@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from control_plane.mtls.files import TlsMaterial, TlsSource
-from control_plane.mtls.spiffe import Identity, IdentityError, Role, parse_identity
+from control_plane.mtls.spiffe import Identity, IdentityError, Role, parse_identity, role_prefix
 
 
 def grpc_credentials(source: TlsSource) -> Any:
@@ -68,9 +68,28 @@ def server_context(source: TlsSource) -> ssl.SSLContext:
     return context
 
 
-def client_context(material: TlsMaterial) -> ssl.SSLContext:
-    """Return the context of a client. Host names are not looked at: `http_peer` tells who it is."""
-    return _context(material, ssl.PROTOCOL_TLS_CLIENT)
+def client_context(material: TlsMaterial, role: Role) -> ssl.SSLContext:
+    """Return the context of a client that talks to servers of one role of our trust domain.
+
+    Host names are not looked at: the handshake fails unless the SPIFFE ID has that role.
+    """
+    prefix = role_prefix(material.identity.trust_domain, role)
+
+    class Checked(ssl.SSLObject):
+        """A connection whose handshake ends with a look at who answered."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            try:
+                peer = str(http_peer(self.getpeercert()))
+            except IdentityError as error:
+                raise ssl.SSLCertVerificationError(str(error)) from error
+            if not peer.startswith(prefix):
+                raise ssl.SSLCertVerificationError(f"the server is {peer}, expected {prefix}…")
+
+    context = _context(material, ssl.PROTOCOL_TLS_CLIENT)
+    context.sslobject_class = Checked
+    return context
 
 
 def _context(material: TlsMaterial, protocol: int) -> ssl.SSLContext:
@@ -92,13 +111,6 @@ def http_peer(certificate: Mapping[str, Any] | None) -> Identity:
     """Return who a peer certificate, as `ssl` shows it, is for. Raise IdentityError."""
     names = (certificate or {}).get("subjectAltName", ())
     return _the_one([value for kind, value in names if kind == "URI"])
-
-
-def check_peer(peer: Identity, trust_domain: str, role: Role, workload_id: str) -> None:
-    """Raise IdentityError unless a peer is this workload of this trust domain."""
-    expected = Identity(trust_domain, role, workload_id)
-    if peer != expected:
-        raise IdentityError(f"the certificate is of {peer}, expected {expected}")
 
 
 def _the_one(uris: list[str]) -> Identity:

@@ -64,3 +64,12 @@ def parse_identity(uri: str) -> Identity:
             f"URI {shown(uri)}: expected spiffe://<trust domain>/{_WORKLOADS}/<role>/<id>"
         )
     return make_identity(parts[0], parts[2], parts[3])
+
+
+def check_asks_for_itself(peer: Identity, node_id: str, role: str) -> None:
+    """Raise IdentityError unless the Envoy that asks is the one that the certificate names."""
+    if (peer.id, peer.role) != (node_id, role):
+        raise IdentityError(
+            f"the certificate is of {peer.role} {shown(peer.id)}, "
+            f"but {shown(role)} {shown(node_id)} is asked for; a node gets its own resources alone"
+        )

@@ -28,13 +28,4 @@ def give(
         now=datetime.now(UTC),
         lifetime=timedelta(minutes=minutes),
     )
-    return tls_files(out)
-
-
-def tls_files(directory: Path) -> TlsFiles:
-    """Return the three files of a host's directory."""
-    return TlsFiles(
-        certificate=directory / "tls.crt",
-        key=directory / "tls.key",
-        authorities=directory / "ca.crt",
-    )
+    return TlsFiles.of_directory(out)

@@ -231,8 +231,12 @@ class WireStream:
 class Wire:
     """A connection to a server, and the streams that were opened on it."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, credentials: Any = None) -> None:
+        self._channel = (
+            grpc.aio.insecure_channel(address)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials)
+        )
         self._streams: list[WireStream] = []
 
     def open(

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from control_plane.errors import InputError
-from control_plane.mtls.files import TlsSource, read_tls
-from tests.support.certificates import give, new_authority, tls_files
+from control_plane.mtls.files import TlsFiles, TlsSource, read_tls
+from tests.support.certificates import give, new_authority
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
     (tmp_path / "tls.key").write_bytes(b"garbage")
     (tmp_path / "ca.crt").write_bytes(b"garbage")
     with pytest.raises(InputError) as caught:
-        read_tls(tls_files(tmp_path), now=now())
+        read_tls(TlsFiles.of_directory(tmp_path), now=now())
     text = str(caught.value)
     assert [problem.source for problem in caught.value.problems] == [
         str(tmp_path / name) for name in ("tls.crt", "tls.key", "ca.crt")
