@@ -16,6 +16,7 @@ from yarl import URL
 from control_plane.consul_calls import ConsulCallError
 from control_plane.fleet import Engine, EngineState, Fleet
 from control_plane.metrics import Metrics
+from control_plane.mtls.server import TlsClient
 from control_plane.observations import MAX_SCRAPE_BYTES, Observation, parse_observation
 from control_plane.plan import EnginePlan, NodePlan, Plan
 from control_plane.planner import Corrections
@@ -244,15 +245,17 @@ class Meter:
         self._plane.take_corrections(corrections)
 
 
-def scrape_through_nodes(session: aiohttp.ClientSession) -> Scrape:
-    """Return the way to engines' metrics: their node's mesh listener."""
+def scrape_through_nodes(session: aiohttp.ClientSession, tls: TlsClient | None = None) -> Scrape:
+    """Return the way to engines' metrics: their node's mesh listener, plain without `tls`."""
+    scheme = "http" if tls is None else "https"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
 
     async def scrape(node: NodePlan, engine: EnginePlan) -> bytes:
         path = f"/wattmesh/engines/{engine.engine}/metrics"
         try:
-            url = URL.build(scheme="http", host=node.address, port=node.port, path=path)
-            async with session.get(url, timeout=timeout) as response:
+            url = URL.build(scheme=scheme, host=node.address, port=node.port, path=path)
+            context = True if tls is None else tls.context()
+            async with session.get(url, timeout=timeout, ssl=context) as response:
                 if response.status != 200:
                     raise ScrapeError(f"HTTP {response.status}")
                 return await _read_bounded(response)

@@ -28,6 +28,7 @@ from control_plane.snapshot import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     WILDCARD_TYPES,
     VersionedResource,
 )
@@ -45,6 +46,7 @@ _PATHS = {
     "routes": ROUTE,
     "runtime": RUNTIME,
     "extension_configs": EXTENSION,
+    "secrets": SECRET,
 }
 
 

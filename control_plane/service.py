@@ -20,7 +20,12 @@ import structlog
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.admin import serve_admin
 from control_plane.ads import AdsService, serve_ads
-from control_plane.catalog_files import FileRead, follow_catalog_file, follow_policy_file
+from control_plane.catalog_files import (
+    POLL_S,
+    FileRead,
+    follow_catalog_file,
+    follow_policy_file,
+)
 from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
@@ -30,8 +35,9 @@ from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, 
 from control_plane.leader import Leadership
 from control_plane.measure import MIN_INTERVAL_S, Meter, scrape_through_nodes
 from control_plane.metrics import Metrics
-from control_plane.mtls.files import TlsFiles, TlsSource
-from control_plane.plan import Plan
+from control_plane.mtls.files import TlsFiles, TlsMaterial, TlsSource
+from control_plane.mtls.server import TlsClient
+from control_plane.plan import MeshTls, MeshTlsMode, Plan
 from control_plane.plan_metrics import PlanGauges
 from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
 from control_plane.policy import Policy
@@ -63,6 +69,7 @@ class ControlPlaneConfig:
     admin_address: UnixSocket | HostPort
     rest_address: HostPort | None = None  # xDS over REST, for clients that speak no gRPC
     tls: TlsFiles | None = None  # for everything on TCP
+    mesh_tls: MeshTlsMode | None = None  # between edges and nodes, by the CAs of `tls`
     consul_address: str = "http://127.0.0.1:8500"
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
@@ -97,6 +104,7 @@ class ControlPlane:
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
         self.posteriors: Callable[[], Mapping[str, Posterior]] = dict
         self._corrections: Corrections = NO_CORRECTIONS
+        self._mesh_tls: MeshTls | None = None
         self._edges: tuple[str, ...] = ()  # that share the limits
         self._connected: tuple[str, ...] = ()
         self._replan = False  # something besides the edges changed
@@ -178,6 +186,12 @@ class ControlPlane:
         """Take what engines were measured to do of what they declare."""
         self._corrections = corrections
         self._note_change()
+
+    def take_mesh_tls(self, mesh_tls: MeshTls) -> None:
+        """Take how edges and nodes talk to each other, and which CAs they trust."""
+        if mesh_tls != self._mesh_tls:
+            self._mesh_tls = mesh_tls
+            self._note_change(replan=False)
 
     def take_edges(self, edges: tuple[str, ...]) -> None:
         """Take the node IDs of the edges that are connected now; limits are shared among them."""
@@ -271,14 +285,16 @@ class ControlPlane:
             return
         before = self.plan
         if before is not None and not self._replan:
-            self._store.publish(replace(before, edges=self._edges))
+            edges = self._edges if before.limited else ()
+            self._store.publish(replace(before, edges=edges, mesh_tls=self._mesh_tls))
             return
         self._replan = False
         with self.metrics.plan_seconds.time():
             self.fleet = self._fleets.build(catalog)
             plan = self._planner.plan(self.fleet, self._policy, time.time(), self._corrections)
             # Without a limit nobody needs to know; with thousands of edges each would cost a push.
-            plan = replace(plan, edges=self._edges if plan.limited else ())
+            edges = self._edges if plan.limited else ()
+            plan = replace(plan, edges=edges, mesh_tls=self._mesh_tls)
             first, changed = before is None, plan != before
             self._store.publish(plan)
         self._gauges.show(plan)
@@ -320,7 +336,7 @@ async def run_control_plane(
             leadership = Leadership(client, name=f"{socket.gethostname()}:{os.getpid()}")
         meter = Meter(
             plane,
-            scrape_through_nodes(session),
+            scrape_through_nodes(session, _mesh_client(config, tls)),
             store=kept,
             leads=lambda: leadership is None or leadership.leads,
             min_interval_s=config.measure_interval_s,
@@ -336,13 +352,34 @@ async def run_control_plane(
             xds=[str(address) for address in config.xds_addresses],
             admin=str(config.admin_address),
         )
+        if tls is not None and config.mesh_tls is not None:
+            plane.take_mesh_tls(mesh_tls_of(config.mesh_tls, tls.current))
         async with asyncio.TaskGroup() as tasks:
+            if tls is not None and config.mesh_tls is not None:
+                tasks.create_task(_follow_authorities(plane, config.mesh_tls, tls))
             tasks.create_task(plane.follow_catalog(catalog or _catalog_source(config, metrics)))
             tasks.create_task(plane.follow_policy(_policy_source(config)))
             tasks.create_task(plane.publish_changes(config.debounce))
             tasks.create_task(meter.run())
             if leadership is not None:
                 tasks.create_task(leadership.seek())
+
+
+async def _follow_authorities(plane: ControlPlane, mode: MeshTlsMode, tls: TlsSource) -> None:
+    """Push the CAs that the mesh trusts whenever their file changes, until cancelled."""
+    while True:
+        await asyncio.sleep(POLL_S)
+        plane.take_mesh_tls(mesh_tls_of(mode, await asyncio.to_thread(tls.refresh)))
+
+
+def mesh_tls_of(mode: MeshTlsMode, material: TlsMaterial) -> MeshTls:
+    """Return the mesh's TLS under the CAs and in the trust domain of our own certificate."""
+    return MeshTls(mode, material.identity.trust_domain, material.authorities.decode())
+
+
+def _mesh_client(config: ControlPlaneConfig, tls: TlsSource | None) -> TlsClient | None:
+    """Return what engines are measured with: plain HTTP while nodes take it."""
+    return None if tls is None or config.mesh_tls in (None, "accept") else TlsClient(tls, "node")
 
 
 def _catalog_source(

@@ -257,6 +257,10 @@ def control_plane_command(
     allow_plaintext: Annotated[
         bool, typer.Option("--allow-plaintext", help="Let other hosts connect without TLS.")
     ] = False,
+    mesh_tls: Annotated[
+        Literal["off", "accept", "use", "require"] | None,
+        typer.Option(help="Between edges and nodes; default: require with --tls-cert, else off."),
+    ] = None,
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     debounce_ms: Annotated[
         int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
@@ -274,17 +278,19 @@ def control_plane_command(
     Example: wattmesh control-plane --catalog consul --policy policy.yaml
     --xds-address 0.0.0.0:18000 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt
     """
-    from control_plane.cli.exposure import check_exposure, parse_tls_files
+    from control_plane.cli.exposure import check_exposure, parse_mesh_tls, parse_tls_files
     from control_plane.cli.serve import serve_control_plane
     from control_plane.service import ControlPlaneConfig
 
+    tls = parse_tls_files(tls_cert, tls_key, tls_ca)
     config = ControlPlaneConfig(
         catalog=catalog,
         policy=policy,
         xds_addresses=_addresses(xds_address or ["unix:/run/wattmesh/xds.sock"]),
         admin_address=_addresses([admin_address])[0],
         rest_address=parse_host_port(rest_address) if rest_address else None,
-        tls=parse_tls_files(tls_cert, tls_key, tls_ca),
+        tls=tls,
+        mesh_tls=parse_mesh_tls(mesh_tls, tls),
         consul_address=consul_address,
         debounce=_debounce(debounce_ms, debounce_max_ms),
     )

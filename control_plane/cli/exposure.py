@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.errors import WattmeshError
 from control_plane.mtls.files import TlsFiles
+from control_plane.plan import MeshTlsMode
 
 
 def parse_tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
@@ -15,6 +17,17 @@ def parse_tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> Tls
     if cert is None or key is None or ca is None:
         raise WattmeshError("--tls-cert, --tls-key and --tls-ca: expected all three or none")
     return TlsFiles(certificate=cert, key=key, authorities=ca)
+
+
+def parse_mesh_tls(asked: str | None, tls: TlsFiles | None) -> MeshTlsMode | None:
+    """Return the step of the mesh's TLS, None for plain. Raise WattmeshError without a CA."""
+    if asked is None:
+        return None if tls is None else "require"
+    if asked == "off":
+        return None
+    if tls is None:
+        raise WattmeshError(f"--mesh-tls {asked}: expected --tls-cert, --tls-key and --tls-ca, too")
+    return next(mode for mode in get_args(MeshTlsMode) if mode == asked)
 
 
 def check_exposure(

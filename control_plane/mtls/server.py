@@ -92,6 +92,23 @@ def client_context(material: TlsMaterial, role: Role) -> ssl.SSLContext:
     return context
 
 
+class TlsClient:
+    """Contexts of a client that talks to one role; made again when our own files changed."""
+
+    def __init__(self, source: TlsSource, role: Role) -> None:
+        self._source = source
+        self._role: Role = role
+        self._given = source.current
+        self._context = client_context(self._given, role)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a connection that is opened now."""
+        material = self._source.refresh()
+        if material is not self._given:
+            self._given, self._context = material, client_context(material, self._role)
+        return self._context
+
+
 def _context(material: TlsMaterial, protocol: int) -> ssl.SSLContext:
     """Python's ssl takes a certificate from files only; ours are private and gone at once."""
     context = ssl.SSLContext(protocol)

@@ -1,10 +1,11 @@
 """The edge's view: models become routes, pools become clusters, nodes become endpoints."""
 
-from control_plane.plan import Plan, PoolPlan
+from control_plane.plan import MeshTls, Plan, PoolPlan
 from control_plane.resources.clusters import least_request, pool_cluster
 from control_plane.resources.edge_routes import METADATA_NAMESPACE, edge_route_configuration
 from control_plane.resources.http import http_connection_manager
 from control_plane.resources.memo import Memo
+from control_plane.resources.mesh_tls import mesh_secrets, takes_part, to_nodes
 from control_plane.resources.messages import (
     TYPE,
     ClusterLoadAssignment,
@@ -31,23 +32,26 @@ _KEEPALIVE_TIMEOUT_S = 5.0
 
 def build_edge(plan: Plan, view: View, memo: Memo) -> Resources:
     """Return an edge's resources."""
+    tls = plan.mesh_tls if plan.mesh_tls and takes_part(plan.mesh_tls, view) else None
     pools = sorted(plan.pools, key=_cluster_name)
     names = {_cluster_name(pool) for pool in pools}
     for kind in ("cluster", "endpoints"):
         memo.keep(kind, names)
     return Resources(
-        clusters=tuple(_pool_cluster(pool, memo) for pool in pools),
+        clusters=tuple(_pool_cluster(pool, tls, memo) for pool in pools),
         endpoints=(*(_pool_endpoints(pool, memo) for pool in pools), edges_assignment(plan.edges)),
         listeners=(listener(_listener(plan, view)),),
         routes=(memo.get("routes", EDGE, plan.models, lambda: _routes(plan)),),
         runtimes=(runtime_layer({pool.pool.cluster: pool.edge_thresholds for pool in plan.pools}),),
         extensions=(request_limits(plan),),
+        secrets=mesh_secrets(plan.mesh_tls, view),
     )
 
 
-def _pool_cluster(pool: PoolPlan, memo: Memo) -> object:
-    inputs = pool.balance, pool.slow_start_s
-    return memo.get("cluster", pool.pool.cluster, inputs, lambda: cluster(_cluster(pool)))
+def _pool_cluster(pool: PoolPlan, tls: MeshTls | None, memo: Memo) -> object:
+    """Return a pool's cluster. A rotated CA changes the secret that it names, not the cluster."""
+    inputs = pool.balance, pool.slow_start_s, tls.trust_domain if tls else None
+    return memo.get("cluster", pool.pool.cluster, inputs, lambda: cluster(_cluster(pool, tls)))
 
 
 def _pool_endpoints(pool: PoolPlan, memo: Memo) -> object:
@@ -121,8 +125,10 @@ def _model_from_body() -> Json:
     }
 
 
-def _cluster(pool: PoolPlan) -> Json:
+def _cluster(pool: PoolPlan, tls: MeshTls | None) -> Json:
     value = pool_cluster(pool.pool.cluster, fallback=EDGE_FALLBACK)
+    if tls is not None:
+        value["transport_socket"] = to_nodes(tls)
     value["least_request_lb_config"] = least_request(pool)
     value["typed_extension_protocol_options"] = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

@@ -16,7 +16,11 @@ from envoy.extensions.access_loggers.stream.v3 import stream_pb2 as _stream  # n
 from envoy.extensions.filters.http.json_to_metadata.v3 import (  # noqa: F401
     json_to_metadata_pb2 as _json_to_metadata,
 )
+from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as _rbac  # noqa: F401
 from envoy.extensions.filters.http.router.v3 import router_pb2 as _router  # noqa: F401
+from envoy.extensions.filters.listener.tls_inspector.v3 import (  # noqa: F401
+    tls_inspector_pb2 as _tls_inspector,
+)
 from envoy.extensions.filters.network.http_connection_manager.v3 import (  # noqa: F401
     http_connection_manager_pb2 as _http_connection_manager,
 )
@@ -26,6 +30,7 @@ from envoy.extensions.http.early_header_mutation.header_mutation.v3 import (  # 
 from envoy.extensions.retry.host.previous_hosts.v3 import (  # noqa: F401
     previous_hosts_pb2 as _previous_hosts,
 )
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls  # noqa: F401
 from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
     http_protocol_options_pb2 as _http_protocol_options,
@@ -65,6 +70,11 @@ def route_configuration(value: Json) -> Any:
 def extension(value: Json) -> Any:
     """Return the TypedExtensionConfig of its JSON form."""
     return _parse(value, extension_pb2.TypedExtensionConfig())
+
+
+def secret(value: Json) -> Any:
+    """Return the Secret of its JSON form."""
+    return _parse(value, secret_pb2.Secret())
 
 
 def typed_struct(type_url: str, value: Json) -> Json:
