@@ -31,6 +31,12 @@ ConsulAddress = Annotated[
         help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
     ),
 ]
+LkgDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--lkg", metavar="DIR", help="The cache of `wattmesh lkg`, for when no control plane is up."
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[
