@@ -20,12 +20,13 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 
 from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.errors import InputError
+from control_plane.health_service import HealthService
 from control_plane.metrics import Metrics
 from control_plane.mtls.files import TlsSource
 from control_plane.mtls.server import grpc_credentials, grpc_peer
 from control_plane.mtls.spiffe import Identity, IdentityError, check_asks_for_itself
 from control_plane.resources import View, parse_view
-from control_plane.store import SnapshotStore
+from control_plane.store import Store
 from control_plane.stream import (
     NOT_SERVED,
     Acked,
@@ -50,6 +51,10 @@ _MAX_NODE_CHARS = 200
 _ALARM_BYTES = 3 * 1024 * 1024  # clients on Google's gRPC refuse messages above 4 MiB
 _MAX_LOGGED = 20  # resources, or unknown types, of one stream
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
+# An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves, and
+# replicas that were added get their part. gRPC spreads the moment by a tenth either way.
+_CONNECTION_AGE_S = 30 * 60.0
+_AGE_GRACE_S = 5.0  # that streams have to end by themselves; Envoy's never do
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
     ("grpc.max_concurrent_streams", _MAX_STREAMS),
@@ -57,10 +62,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
-    # An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves,
-    # and replicas that were added get their part. gRPC spreads the moment by a tenth either way.
-    ("grpc.max_connection_age_ms", 30 * 60 * 1000),
-    ("grpc.max_connection_age_grace_ms", 5_000),
 )
 
 
@@ -77,10 +78,9 @@ class _Connection:
 class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves every stream from one store."""
 
-    def __init__(
-        self, store: SnapshotStore, metrics: Metrics, tls: TlsSource | None = None
-    ) -> None:
+    def __init__(self, store: Store, metrics: Metrics, tls: TlsSource | None = None) -> None:
         self._store = store
+        self.health = HealthService(lambda: store.unready is None, store.bell)
         self._metrics = metrics
         self._tls = tls
         self._streams: dict[AdsStream, _Connection] = {}
@@ -145,8 +145,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         only_type: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Serve one client until it goes or breaks the protocol."""
-        if self._store.plan is None:
-            await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
+        unready = self._store.unready
+        if unready is not None:
+            await _abort(context, "UNAVAILABLE", unready)
         peer = await self._peer(context)
         stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
         self._streams[stream] = _Connection(time.time(), peer)
@@ -304,14 +305,21 @@ async def serve_ads(
     service: AdsService,
     addresses: Sequence[UnixSocket | HostPort],
     tls: TlsSource | None = None,
+    *,
+    connection_age_s: float = _CONNECTION_AGE_S,
 ) -> AsyncIterator[None]:
-    """Serve ADS on every address while the context is open. Unix sockets get mode 0660.
+    """Serve ADS and its health on every address while the context is open.
 
-    With TLS, TCP addresses take clients with a certificate of our CAs and nobody else.
-
-    Raise AddressError or SocketError when an address cannot be listened on.
+    Unix sockets get mode 0660. With TLS, TCP addresses take clients with a certificate of our CAs
+    and nobody else. Raise AddressError or SocketError when an address cannot be listened on.
     """
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
+    options = (
+        *_OPTIONS,
+        ("grpc.max_connection_age_ms", int(connection_age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(min(_AGE_GRACE_S, connection_age_s / 4) * 1000)),
+    )
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_STREAMS)
+    service.health.add_to(server)
     ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(service, server)
     server.add_generic_rpc_handlers(type_services(service.serve))
     sockets = [Path(address.path) for address in addresses if isinstance(address, UnixSocket)]

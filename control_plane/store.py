@@ -6,6 +6,7 @@ What is refused is logged when it changes, not with every plan.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import structlog
 
@@ -24,6 +25,29 @@ Part = Callable[[Plan, View], object]  # what a view's rendering depends on, to 
 
 _MAX_SHOWN = 20  # violations in one log line
 _MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot is kept
+
+
+class Store(Protocol):
+    """What streams are served from."""
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing can be served yet to anybody; None once it can."""
+
+    def snapshot(self, view: View) -> Snapshot | None:
+        """Return what a view is served; None while nothing can be served to it."""
+
+    def bell(self) -> asyncio.Event:
+        """Return the event that is set when there is news."""
+
+    def note_acked(self, view: View, type_url: str, taken: Iterable[VersionedResource]) -> None:
+        """Take note of what an Envoy took."""
+
+    def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
+        """Take note of what an Envoy refused."""
+
+    def forget(self, view: View) -> None:
+        """Take note that no stream uses a view any more."""
 
 
 class SnapshotStore:
@@ -55,6 +79,11 @@ class SnapshotStore:
     def plan(self) -> Plan | None:
         """The plan in force; None until the first complete read of the catalog."""
         return self._plan
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing is served yet; None once a plan is in force."""
+        return "the catalog was not read completely yet" if self._plan is None else None
 
     def publish(self, plan: Plan) -> None:
         """Put a plan in force and wake every stream. An equal plan changes nothing."""

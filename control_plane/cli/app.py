@@ -16,6 +16,7 @@ from control_plane.cli.options import (
     DEFAULT_CONSUL,
     CatalogFile,
     ConsulAddress,
+    LkgDirectory,
     LogFormat,
     LogLevel,
     OutputForm,
@@ -197,8 +198,12 @@ def bootstrap_command(
     role: Annotated[Literal["edge", "node"], typer.Option(help="Which kind of Envoy.")],
     node_id: Annotated[str, typer.Option("--node-id", metavar="ID", help="Envoy's node.id.")],
     xds_address: Annotated[
-        str, typer.Option("--xds-address", metavar="ADDRESS", help="unix:PATH or HOST:PORT.")
+        list[str],
+        typer.Option(
+            "--xds-address", metavar="ADDRESS", help="unix:PATH or HOST:PORT; may be repeated."
+        ),
     ],
+    lkg: LkgDirectory = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where an edge listens for callers.")
     ] = None,
@@ -210,6 +215,7 @@ def bootstrap_command(
 ) -> None:
     """Print the bootstrap of an Envoy.
 
+    Of several control planes Envoy uses one that is healthy, the cache when none is.
     Example: wattmesh bootstrap --role edge --node-id edge-1 --listen 0.0.0.0:10000
     --xds-address 10.0.0.5:18000 > edge.yaml && envoy -c edge.yaml --disable-hot-restart
     """
@@ -222,7 +228,8 @@ def bootstrap_command(
     text = render_bootstrap(
         role=role,
         node_id=node_id,
-        xds_address=parse_address(xds_address),
+        xds_addresses=_addresses(xds_address),
+        lkg=str(lkg.absolute()) if lkg else None,
         admin_socket=admin_socket or f"/run/wattmesh/{node_id}.envoy.sock",
         listen=parse_host_port(listen) if listen else None,
         tls_cert=tls_cert,
@@ -304,8 +311,11 @@ def agent_command(
     node: Annotated[Path, typer.Option(metavar="FILE", help="node.yaml: this host's engines.")],
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     xds_address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Also run this host's node Envoy, served from here."),
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Also run this host's node Envoy, served from here; may be repeated.",
+        ),
     ] = None,
     run_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
@@ -323,7 +333,7 @@ def agent_command(
     options = AgentOptions(
         node=node,
         consul_address=consul_address,
-        xds_address=_addresses([xds_address])[0] if xds_address else None,
+        xds_addresses=_addresses(xds_address or ()),
         run_dir=run_dir,
         vllm_python=vllm_python,
     )

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from control_plane.addresses import HostPort, UnixSocket
@@ -41,8 +42,9 @@ def envoy_command(
     *,
     role: str,
     node_id: str,
-    xds_address: UnixSocket | HostPort,
+    xds_addresses: Sequence[UnixSocket | HostPort],
     run_dir: Path,
+    lkg: str | None = None,
     listen: HostPort | None = None,
     concurrency: int | None = None,
 ) -> Command:
@@ -55,7 +57,8 @@ def envoy_command(
     text = render_bootstrap(
         role=role,
         node_id=node_id,
-        xds_address=xds_address,
+        xds_addresses=xds_addresses,
+        lkg=lkg,
         admin_socket=str(admin_socket),
         listen=listen,
     )

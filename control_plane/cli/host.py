@@ -24,7 +24,7 @@ class AgentOptions:
 
     node: Path
     consul_address: str
-    xds_address: UnixSocket | HostPort | None  # None = the node Envoy is somebody else's
+    xds_addresses: tuple[UnixSocket | HostPort, ...]  # none = the node Envoy is somebody else's
     run_dir: Path
     vllm_python: str | None  # None = the Python that runs us
 
@@ -59,13 +59,13 @@ def load_node(path: Path) -> NodeConfig:
 
 
 def _envoys(config: NodeConfig, options: AgentOptions) -> list[Command]:
-    if options.xds_address is None:
+    if not options.xds_addresses:
         return []
     return [
         envoy_command(
             role="node",
             node_id=config.node,
-            xds_address=options.xds_address,
+            xds_addresses=options.xds_addresses,
             run_dir=options.run_dir,
         )
     ]

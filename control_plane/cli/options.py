@@ -39,6 +39,12 @@ TlsDir = Annotated[
         help="tls.crt, tls.key and ca.crt of a monitor or operator, for an admin API on TLS.",
     ),
 ]
+LkgDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--lkg", metavar="DIR", help="The cache of `wattmesh lkg`, for when no control plane is up."
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[

@@ -199,7 +199,7 @@ class _Mesh:
         envoy = envoy_command(
             role="node",
             node_id=node.node,
-            xds_address=self._xds,
+            xds_addresses=[self._xds],
             run_dir=self._run_dir,
             concurrency=_WORKERS,
         )
@@ -215,7 +215,7 @@ class _Mesh:
         command = envoy_command(
             role="edge",
             node_id="edge",
-            xds_address=self._xds,
+            xds_addresses=[self._xds],
             run_dir=self._run_dir,
             listen=self._edge,
             concurrency=_WORKERS,

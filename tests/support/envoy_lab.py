@@ -111,7 +111,7 @@ class Lab:
         text = render_bootstrap(
             role=role,
             node_id=name,
-            xds_address=UnixSocket(str(self.root / "xds.sock")),
+            xds_addresses=[UnixSocket(str(self.root / "xds.sock"))],
             admin_socket=str(self.root / f"{name}.admin"),
             listen=HostPort("127.0.0.1", port or self.edge_port) if role == "edge" else None,
             **bootstrap,
