@@ -7,6 +7,7 @@ from pathlib import Path
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog_files import read_file
 from control_plane.cli import OK
+from control_plane.cli.bootstrap_tls import prepare_tls
 from control_plane.cli.envoys import admin_socket_path, envoy_command
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
@@ -26,6 +27,7 @@ class AgentOptions:
     consul_address: str
     xds_addresses: tuple[UnixSocket | HostPort, ...]  # none = the node Envoy is somebody else's
     run_dir: Path
+    tls_dir: Path | None  # the node Envoy's certificate
     vllm_python: str | None  # None = the Python that runs us
 
 
@@ -61,10 +63,14 @@ def load_node(path: Path) -> NodeConfig:
 def _envoys(config: NodeConfig, options: AgentOptions) -> list[Command]:
     if not options.xds_addresses:
         return []
+    tls = (
+        prepare_tls(options.tls_dir, role="node", node_id=config.node) if options.tls_dir else None
+    )
     return [
         envoy_command(
             role="node",
             node_id=config.node,
+            mesh=tls,
             xds_addresses=options.xds_addresses,
             run_dir=options.run_dir,
         )
