@@ -19,6 +19,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from control_plane.addresses import HostPort, UnixSocket
+from control_plane.canary_wave import Hold
 from control_plane.errors import Problem, shown
 from control_plane.explain import Explanation
 from control_plane.fleet import Fleet
@@ -28,7 +29,12 @@ from control_plane.plan import Plan
 from control_plane.plan_view import fleet_to_json, plan_to_json
 from control_plane.quarantine import Refusal
 from control_plane.snapshot import Snapshot
-from control_plane.xds_status import StreamStatus, refusal_to_json, snapshot_to_json
+from control_plane.xds_status import (
+    StreamStatus,
+    canary_to_json,
+    refusal_to_json,
+    snapshot_to_json,
+)
 from engines.sockets import SOCKET_UMASK, claim_socket
 
 _STOP_GRACE_S = 1.0
@@ -48,6 +54,7 @@ class Observed(Protocol):
     def problems(self) -> tuple[Problem, ...]: ...
     def explain(self, subject: str) -> tuple[Explanation, ...]: ...
     def quarantined(self) -> tuple[Refusal, ...]: ...
+    def held(self) -> tuple[Hold, ...]: ...
     def served(self, node: str) -> Snapshot | None: ...
 
 
@@ -142,6 +149,7 @@ class _Admin:
             {
                 "streams": [dataclasses.asdict(stream) for stream in self._plane.streams()],
                 "quarantined": [refusal_to_json(item) for item in self._plane.quarantined()],
+                "canary": canary_to_json(self._plane.held()),
             }
         )
 
