@@ -137,7 +137,7 @@ async def test_plan_fleet_status_and_metrics(short_tmp_path: Path) -> None:
         assert fleet["held"] == []
         assert await plane.get("/v1/xds/status") == (
             200,
-            {"streams": [], "quarantined": []},
+            {"streams": [], "quarantined": [], "canary": {"bound_s": 5.0, "held": []}},
         )
         _, metrics = await plane.get("/metrics")
         assert 'wattmesh_engine_gpu_power{cluster="acme_2Ffox",engine="e1",node="b"' in metrics
