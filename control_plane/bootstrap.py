@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from control_plane.addresses import HostPort, UnixSocket
+from control_plane.bootstrap_tls import BootstrapTls, over_tls
 from control_plane.control_plane_clusters import come_after_runtime, control_plane_clusters
 from control_plane.resources.edge import CERTIFICATE
 
@@ -22,13 +23,15 @@ def render_bootstrap(
     xds_addresses: Sequence[UnixSocket | HostPort],
     admin_socket: str,
     lkg: str | None = None,
+    mesh: BootstrapTls | None = None,
     listen: HostPort | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> str:
     """Return the YAML bootstrap of an Envoy. An edge needs `listen`; paths are used as given.
 
-    `lkg` is the directory of this host's last-known-good cache. Raise AddressError when no Envoy
+    `lkg` is the directory of this host's last-known-good cache, `mesh` its certificate among us
+    (`tls_cert` and `tls_key` are what an edge shows to callers). Raise AddressError when no Envoy
     could use these control planes together.
     """
     bootstrap: dict[str, Any] = yaml.safe_load(template_path(role).read_text(encoding="utf-8"))
@@ -37,6 +40,9 @@ def render_bootstrap(
     static = bootstrap["static_resources"]
     template, *others = static["clusters"]
     own = control_plane_clusters(template, xds_addresses, lkg)
+    if mesh is not None:
+        bootstrap["node"]["metadata"]["tls_dir"] = str(mesh.directory)
+        own = [over_tls(item, mesh) if "load_assignment" in item else item for item in own]
     static["clusters"] = [*own, *others]
     if come_after_runtime(own):
         _wait_briefly_for_runtime(bootstrap["layered_runtime"]["layers"])

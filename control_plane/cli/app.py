@@ -16,6 +16,7 @@ from control_plane.cli.options import (
     DEFAULT_CONSUL,
     CatalogFile,
     ConsulAddress,
+    EnvoyTlsDir,
     LkgDirectory,
     LogFormat,
     LogLevel,
@@ -207,8 +208,11 @@ def bootstrap_command(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where an edge listens for callers.")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="PEM chain.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM private key.")] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What an edge shows to callers.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    tls_dir: EnvoyTlsDir = None,
     admin_socket: Annotated[
         str | None, typer.Option(metavar="PATH", help="Envoy's admin socket (mode 0600).")
     ] = None,
@@ -220,6 +224,7 @@ def bootstrap_command(
     --xds-address 10.0.0.5:18000 > edge.yaml && envoy -c edge.yaml --disable-hot-restart
     """
     from control_plane.bootstrap import render_bootstrap
+    from control_plane.cli.bootstrap_tls import prepare_tls
 
     if (role == "edge") != (listen is not None):
         raise WattmeshError("--listen: expected with --role edge, and only there")
@@ -230,6 +235,7 @@ def bootstrap_command(
         node_id=node_id,
         xds_addresses=_addresses(xds_address),
         lkg=str(lkg.absolute()) if lkg else None,
+        mesh=prepare_tls(tls_dir, role=role, node_id=node_id) if tls_dir else None,
         admin_socket=admin_socket or f"/run/wattmesh/{node_id}.envoy.sock",
         listen=parse_host_port(listen) if listen else None,
         tls_cert=tls_cert,
@@ -321,6 +327,7 @@ def agent_command(
     run_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
     ] = Path("/run/wattmesh"),
+    tls_dir: EnvoyTlsDir = None,
     vllm_python: VllmPython = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
@@ -341,6 +348,7 @@ def agent_command(
         xds_addresses=_addresses(xds_address or ()),
         lkg=lkg.absolute() if lkg else None,
         run_dir=run_dir,
+        tls_dir=tls_dir,
         vllm_python=vllm_python,
     )
     raise typer.Exit(serve_agent(options, level=log_level, as_json=log_format == "json"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.bootstrap import render_bootstrap
+from control_plane.bootstrap_tls import BootstrapTls
 from control_plane.errors import WattmeshError
 from engines.launcher import Command
 
@@ -45,6 +46,7 @@ def envoy_command(
     xds_addresses: Sequence[UnixSocket | HostPort],
     run_dir: Path,
     lkg: str | None = None,
+    mesh: BootstrapTls | None = None,
     listen: HostPort | None = None,
     concurrency: int | None = None,
 ) -> Command:
@@ -59,6 +61,7 @@ def envoy_command(
         node_id=node_id,
         xds_addresses=xds_addresses,
         lkg=lkg,
+        mesh=mesh,
         admin_socket=str(admin_socket),
         listen=listen,
     )

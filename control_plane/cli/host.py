@@ -7,6 +7,7 @@ from pathlib import Path
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog_files import read_file
 from control_plane.cli import OK
+from control_plane.cli.bootstrap_tls import prepare_tls
 from control_plane.cli.envoys import admin_socket_path, envoy_command, lkg_command
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
@@ -27,6 +28,7 @@ class AgentOptions:
     xds_addresses: tuple[UnixSocket | HostPort, ...]  # none = the node Envoy is somebody else's
     lkg: Path | None  # of the node Envoy's last-known-good cache; None = it has none
     run_dir: Path
+    tls_dir: Path | None  # the node Envoy's certificate
     vllm_python: str | None  # None = the Python that runs us
 
 
@@ -62,9 +64,13 @@ def load_node(path: Path) -> NodeConfig:
 def _commands(config: NodeConfig, options: AgentOptions) -> list[Command]:
     if not options.xds_addresses:
         return []
+    tls = (
+        prepare_tls(options.tls_dir, role="node", node_id=config.node) if options.tls_dir else None
+    )
     envoy = envoy_command(
         role="node",
         node_id=config.node,
+        mesh=tls,
         xds_addresses=options.xds_addresses,
         lkg=None if options.lkg is None else str(options.lkg),
         run_dir=options.run_dir,

@@ -39,6 +39,15 @@ TlsDir = Annotated[
         help="tls.crt, tls.key and ca.crt of a monitor or operator, for an admin API on TLS.",
     ),
 ]
+EnvoyTlsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-dir",
+        metavar="DIR",
+        help="tls.crt, tls.key and ca.crt of this Envoy, for control planes and the mesh; "
+        "two files that name them are written beside.",
+    ),
+]
 LkgDirectory = Annotated[
     Path | None,
     typer.Option(

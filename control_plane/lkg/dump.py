@@ -10,18 +10,19 @@ What Envoy 1.40 tells, and what it does not:
   threshold above 999,999 comes back rounded.
 - A secret that names files is printed with the files' content, and its private key as the word
   "[redacted]"; its watched directory says where the files are. Another secret with a private key
-  cannot be recorded.
+  cannot be recorded. Secrets of the bootstrap that come from files stand among the others.
 - A cluster or listener that is warming is not in force, and is left out.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
 
+from control_plane.checks import secret_names
 from control_plane.errors import WattmeshError, shown
 from control_plane.lkg.endpoints import endpoints
 from control_plane.lkg.world import Recorded, make_world
@@ -73,12 +74,13 @@ def parse_dump(answers: AdminAnswers) -> Dumped:
     """
     try:
         dump = _sections(json.loads(answers.config_dump))
+        received = tuple(_as_received(dump))
         recorded = [
-            *_layers(dump, json.loads(answers.runtime)),
-            *_as_received(dump),
+            *received,
             *_endpoints(dump, json.loads(answers.clusters)),
+            *_layers(dump, json.loads(answers.runtime)),
             *_extensions(dump),
-            *_secrets(dump),
+            *_secrets(dump, received),
         ]
         warming = _is_warming(dump)
     except (ValueError, LookupError, TypeError, AttributeError, json_format.ParseError) as error:
@@ -125,9 +127,14 @@ def _extensions(dump: Mapping[str, Json]) -> Iterator[Recorded]:
         yield _recorded(EXTENSION, value, item)
 
 
-def _secrets(dump: Mapping[str, Json]) -> Iterator[Recorded]:
+def _secrets(dump: Mapping[str, Json], received: Iterable[Recorded]) -> Iterator[Recorded]:
+    """Yield what clusters and listeners ask for; the bootstrap's own secrets come from files."""
+    holders = [item.message for item in received if item.type_url in (CLUSTER, LISTENER)]
+    wanted = {name for holder in holders for name in secret_names(holder)}
     for item in dump.get("Secrets", {}).get("dynamic_active_secrets", []):
         value = item["secret"]
+        if value["name"] not in wanted:
+            continue
         if "tls_certificate" in value:
             watched = value["tls_certificate"].get("watched_directory")
             if value["name"] != IDENTITY or watched is None:

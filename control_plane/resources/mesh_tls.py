@@ -16,6 +16,11 @@ AUTHORITIES = "mesh-ca"
 
 _SOCKET = "envoy.transport_sockets.tls"
 _CONTEXTS = f"{TYPE}envoy.extensions.transport_sockets.tls.v3"
+# Both: an Envoy that is a client goes up to 1.2 unless told otherwise.
+_TLS_1_3 = {
+    "tls_minimum_protocol_version": "TLSv1_3",
+    "tls_maximum_protocol_version": "TLSv1_3",
+}
 _CALLERS: tuple[Role, ...] = ("control-plane", "edge", "monitor", "operator")
 _READERS: tuple[Role, ...] = ("control-plane", "monitor", "operator")
 
@@ -117,7 +122,7 @@ def _common(tls: MeshTls, peers: tuple[Role, ...]) -> Json:
     ]
     return {
         "alpn_protocols": ["h2"],
-        "tls_params": {"tls_minimum_protocol_version": "TLSv1_3"},
+        "tls_params": _TLS_1_3,
         "tls_certificate_sds_secret_configs": [{"name": IDENTITY, "sds_config": ADS}],
         "combined_validation_context": {
             "default_validation_context": {"match_typed_subject_alt_names": names},

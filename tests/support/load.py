@@ -58,6 +58,18 @@ class Load:
         self._stopped.set()
         self._thread.join(60)
 
+    async def __aenter__(self) -> Self:
+        """Enter where this event loop itself serves what answers: nothing here may hold it up."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
     async def _run(self) -> None:
         timeout = httpx.Timeout(30, pool=30)
         async with (

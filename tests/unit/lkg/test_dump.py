@@ -139,6 +139,14 @@ def test_a_private_key_without_a_file_cannot_be_recorded(node):
         parse_dump(node.answers())
 
 
+def test_the_bootstraps_own_secrets_are_none_of_ours(node):
+    secrets = node.section("Secrets")["dynamic_active_secrets"]
+    (own,) = [item for item in secrets if item["name"] == "mesh-identity"]
+    name = "control-plane-identity"
+    secrets.append({**own, "name": name, "secret": {**own["secret"], "name": name}})
+    assert versions(parse_dump(node.answers()).world) == node.sent
+
+
 def test_runtime_values_come_back_from_text(node):
     layers = node.runtime["layers"]
     node.runtime["entries"] = {
