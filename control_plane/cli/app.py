@@ -323,6 +323,7 @@ def agent_command(
             help="Also run this host's node Envoy, served from here; may be repeated.",
         ),
     ] = None,
+    lkg: LkgDirectory = None,
     run_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
     ] = Path("/run/wattmesh"),
@@ -333,19 +334,55 @@ def agent_command(
 ) -> None:
     """Run the engines of one GPU host and keep them registered, until stopped.
 
+    With --lkg the node Envoy's last-known-good cache runs beside it.
+
     Example: wattmesh agent --node node.yaml --xds-address 10.0.0.5:18000
     """
     from control_plane.cli.host import AgentOptions, serve_agent
 
+    if lkg is not None and not xds_address:
+        raise WattmeshError("--lkg: expected with --xds-address, which runs the node Envoy")
     options = AgentOptions(
         node=node,
         consul_address=consul_address,
         xds_addresses=_addresses(xds_address or ()),
+        lkg=lkg.absolute() if lkg else None,
         run_dir=run_dir,
         tls_dir=tls_dir,
         vllm_python=vllm_python,
     )
     raise typer.Exit(serve_agent(options, level=log_level, as_json=log_format == "json"))
+
+
+@app.command("lkg")
+def lkg_command(
+    directory: Annotated[
+        Path,
+        typer.Option("--dir", metavar="DIR", help="The cache, and the socket it is served on."),
+    ],
+    envoy_admin: Annotated[
+        Path, typer.Option(metavar="PATH", help="The admin socket of the Envoy beside this.")
+    ],
+    poll_s: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Between two looks at Envoy's counters.")
+    ] = 1.0,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Record what an Envoy has in force, and serve it while no control plane is up, until stopped.
+
+    Its Envoy's bootstrap names the same directory: wattmesh bootstrap --lkg DIR.
+
+    Example: wattmesh lkg --dir /var/lib/wattmesh/edge-1
+    --envoy-admin /run/wattmesh/edge-1.envoy.sock
+    """
+    from control_plane.cli.lkg import serve_lkg
+    from control_plane.lkg.service import LkgConfig
+
+    config = LkgConfig(
+        directory=directory.absolute(), envoy_admin=envoy_admin.absolute(), poll_s=poll_s
+    )
+    raise typer.Exit(serve_lkg(config, level=log_level, as_json=log_format == "json"))
 
 
 @app.command("status")

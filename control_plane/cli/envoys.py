@@ -1,4 +1,4 @@
-"""Envoy as a supervised command: its binary, its bootstrap file and its arguments."""
+"""Envoy and its cache as supervised commands: binary, bootstrap file and arguments."""
 
 import contextlib
 import importlib.util
@@ -70,3 +70,11 @@ def envoy_command(
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     return Command(name=f"{node_id}.envoy", argv=tuple(argv), env=dict(os.environ))
+
+
+def lkg_command(*, node_id: str, directory: Path, run_dir: Path) -> Command:
+    """Return how to start the last-known-good cache of the Envoy of that node ID."""
+    admin_socket = admin_socket_path(run_dir, node_id)
+    argv = [sys.executable, "-m", "control_plane.cli", "lkg"]
+    argv += ["--dir", str(directory), "--envoy-admin", str(admin_socket.absolute())]
+    return Command(name=f"{node_id}.lkg", argv=tuple(argv), env=dict(os.environ))

@@ -30,12 +30,17 @@ def mesh_secrets(tls: MeshTls | None, view: View) -> tuple[object, ...]:
     if tls is None or not takes_part(tls, view):
         return ()
     trusted = {"name": AUTHORITIES, "validation_context": {"trusted_ca": _inline(tls.trusted_ca)}}
+    return secret(trusted), secret(own_certificate(view.tls_dir))
+
+
+def own_certificate(tls_dir: str) -> Json:
+    """Return the secret of an Envoy's own certificate, which lies in a directory of its host."""
     certificate = {
-        "certificate_chain": {"filename": f"{view.tls_dir}/tls.crt"},
-        "private_key": {"filename": f"{view.tls_dir}/tls.key"},
-        "watched_directory": {"path": view.tls_dir},
+        "certificate_chain": {"filename": f"{tls_dir}/tls.crt"},
+        "private_key": {"filename": f"{tls_dir}/tls.key"},
+        "watched_directory": {"path": tls_dir},
     }
-    return secret(trusted), secret({"name": IDENTITY, "tls_certificate": certificate})
+    return {"name": IDENTITY, "tls_certificate": certificate}
 
 
 def takes_part(tls: MeshTls, view: View) -> bool:

@@ -92,6 +92,24 @@ def runtime(name: str, layer: Json) -> Any:
     return message
 
 
+def message(value: Json) -> Any:
+    """Return the message of a JSON form that names its type in "@type".
+
+    Raise json_format.ParseError when it is none, or of a type that is not known here.
+    """
+    packed = any_pb2.Any()
+    json_format.ParseDict(value, packed)
+    return unpacked(packed)
+
+
+def unpacked(packed: Any) -> Any:
+    """Return the message in an Any, whose type must be known here."""
+    content = symbol_database.Default().GetSymbol(packed.TypeName())()
+    packed.Unpack(content)
+    _settle(content)
+    return content
+
+
 def _parse(value: Json, message: Any) -> Any:
     json_format.ParseDict(value, message)
     _settle(message)
@@ -115,9 +133,6 @@ def _settle(message: Any) -> None:
             parts = value if field.is_repeated else (value,)
         for part in parts:
             if isinstance(part, any_pb2.Any):
-                packed = symbol_database.Default().GetSymbol(part.TypeName())()
-                part.Unpack(packed)
-                _settle(packed)
-                part.Pack(packed, deterministic=True)
+                part.Pack(unpacked(part), deterministic=True)
             else:
                 _settle(part)

@@ -1,0 +1,44 @@
+"""The recorded configuration as streams are served it. Used from one event loop."""
+
+import asyncio
+from collections.abc import Iterable
+
+from control_plane.resources import View
+from control_plane.snapshot import Snapshot, VersionedResource
+from control_plane.stream import Nacked
+
+
+class CacheStore:
+    """A `Store` with one world for the one Envoy beside it."""
+
+    def __init__(self) -> None:
+        self.world: Snapshot | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing is served yet; None once something is recorded."""
+        return "no configuration was recorded here yet" if self.world is None else None
+
+    def put(self, world: Snapshot) -> None:
+        """Serve a world from now on."""
+        self.world = world
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def snapshot(self, _view: View) -> Snapshot | None:
+        """Return the world, whoever asks."""
+        return self.world
+
+    def bell(self) -> asyncio.Event:
+        """Return the event that the next `put` sets."""
+        return self._changed
+
+    def note_acked(self, view: View, type_url: str, taken: Iterable[VersionedResource]) -> None:
+        """Do nothing: the Envoy has what it had before."""
+
+    def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
+        """Do nothing: the stream logs it, and there is no other form to serve."""
+
+    def forget(self, view: View) -> None:
+        """Do nothing: views make no difference here."""
