@@ -32,11 +32,26 @@ class Lab:
 
     def __init__(self, root: Path, render: Render) -> None:
         self.root = root
-        self.metrics = Metrics()
-        self.store = SnapshotStore(render, self.metrics)
-        self.service = AdsService(self.store, self.metrics)
+        self._render = render
+        self._serving = contextlib.AsyncExitStack()
+        self._know_nothing()
         self.edge_port, self.node_port = free_ports(2)
         self.received: list[web.Request] = []
+
+    def _know_nothing(self) -> None:
+        self.metrics = Metrics()
+        self.store = SnapshotStore(self._render, self.metrics)
+        self.service = AdsService(self.store, self.metrics)
+
+    async def start_serving(self) -> None:
+        """Serve ADS on the lab's socket."""
+        address = UnixSocket(str(self.root / "xds.sock"))
+        await self._serving.enter_async_context(serve_ads(self.service, [address]))
+
+    async def stop_serving(self) -> None:
+        """End the ADS server. One that is started again knows nothing, as a restarted process."""
+        await self._serving.aclose()
+        self._know_nothing()
 
     @property
     def url(self) -> str:
@@ -154,8 +169,11 @@ def as_built(plan: Plan, view: View) -> Snapshot:
 async def running_lab(root: Path, render: Render = as_built) -> AsyncIterator[Lab]:
     """Serve a lab's ADS on its socket."""
     lab = Lab(root, render)
-    async with serve_ads(lab.service, [UnixSocket(str(root / "xds.sock"))]):
+    await lab.start_serving()
+    try:
         yield lab
+    finally:
+        await lab.stop_serving()
 
 
 def chat(model: str = "acme/fox", **more: Any) -> bytes:
