@@ -23,7 +23,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
-from control_plane.resources.openai_errors import NO_ENGINE, direct_error
+from control_plane.resources.openai_errors import NO_ENGINE, NO_ENGINE_HEADER, direct_error
 from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
 from control_plane.thresholds import (
@@ -179,7 +179,7 @@ def _no_pool(plan: Plan) -> Json:
         503,
         "This node has no engine of this model now.",
         code=NO_ENGINE,
-        headers={"retry-after": str(plan.retry_after_s)},
+        headers={"retry-after": str(plan.retry_after_s), NO_ENGINE_HEADER: "true"},
     )
     by_name = [{"name": POOL_HEADER, "present_match": True}]
     return {"match": {"prefix": "/", "headers": by_name}, **gone}
