@@ -74,16 +74,19 @@ async def serve_admin(
     app.middlewares.append(_authorized(address, tls))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
+    removal = contextlib.ExitStack()  # of a socket that is ours: one of somebody else stays
     try:
         if isinstance(address, UnixSocket):
-            await web.SockSite(runner, _bind(address.path)).start()
+            bound = _bind(address.path)
+            removal.callback(Path(address.path).unlink, missing_ok=True)
+            await web.SockSite(runner, bound).start()
         else:
             context = context_of(address, tls)
             await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
         yield
     finally:
         await runner.cleanup()
-        _remove(address)
+        removal.close()
 
 
 def _bind(path: str) -> socket.socket:
@@ -96,11 +99,6 @@ def _bind(path: str) -> socket.socket:
     finally:
         os.umask(umask)
     return bound
-
-
-def _remove(address: UnixSocket | HostPort) -> None:
-    if isinstance(address, UnixSocket):
-        Path(address.path).unlink(missing_ok=True)
 
 
 def build_admin(plane: Observed) -> web.Application:

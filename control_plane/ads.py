@@ -114,6 +114,10 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             )
         )
 
+    def uses(self, view: View) -> bool:
+        """Whether any stream is served this view."""
+        return any(connection.view == view for connection in self._streams.values())
+
     def status(self) -> list[StreamStatus]:
         """Return the state of every open stream, sorted by node."""
         statuses = [

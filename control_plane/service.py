@@ -352,7 +352,9 @@ async def run_control_plane(
         await stack.enter_async_context(serve_admin(plane, config.admin_address, tls))
         await stack.enter_async_context(serve_ads(service, config.xds_addresses, tls))
         if config.rest_address is not None:
-            await stack.enter_async_context(serve_rest(store, config.rest_address, tls))
+            await stack.enter_async_context(
+                serve_rest(store, config.rest_address, tls, service.uses)
+            )
         logger.info(
             "control plane is up",
             catalog=config.catalog,

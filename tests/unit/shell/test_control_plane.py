@@ -22,6 +22,7 @@ from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
 from control_plane.service import ControlPlaneConfig, run_control_plane
 from control_plane.snapshot import CLUSTER
+from engines.sockets import SocketError
 from tests.support.consul_json import consul_answer, consul_entry
 from tests.support.eventually import eventually
 from tests.support.fake_consul import Answer, FakeConsul
@@ -304,6 +305,22 @@ async def test_errors_are_json(
         async with plane.session.request(method, f"http://admin{path}") as response:
             assert response.status == status
             assert (await response.json())["error"]["code"] == code
+
+
+async def test_a_second_one_leaves_the_firsts_admin_socket_alone(short_tmp_path: Path) -> None:
+    async with running(short_tmp_path, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+        with pytest.raises(SocketError, match="has a live server"):
+            await run_control_plane(
+                ControlPlaneConfig(
+                    catalog=str(short_tmp_path / "catalog.json"),
+                    policy=None,
+                    xds_addresses=(UnixSocket(str(short_tmp_path / "other.sock")),),
+                    admin_address=UnixSocket(str(short_tmp_path / "admin.sock")),
+                )
+            )
+        assert (short_tmp_path / "admin.sock").exists()
+        assert (await plane.get("/ready"))[0] == 200
 
 
 async def test_the_admin_api_on_tcp(short_tmp_path: Path) -> None:
