@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from control_plane.access import check_admin, context_of
 from control_plane.addresses import HostPort, UnixSocket
+from control_plane.canary_wave import Hold
 from control_plane.errors import Problem, shown
 from control_plane.explain import Explanation
 from control_plane.fleet import Fleet
@@ -33,7 +34,12 @@ from control_plane.plan import Plan
 from control_plane.plan_view import fleet_to_json, plan_to_json
 from control_plane.quarantine import Refusal
 from control_plane.snapshot import Snapshot
-from control_plane.xds_status import StreamStatus, refusal_to_json, snapshot_to_json
+from control_plane.xds_status import (
+    StreamStatus,
+    canary_to_json,
+    refusal_to_json,
+    snapshot_to_json,
+)
 from engines.sockets import SOCKET_UMASK, claim_socket
 
 logger = structlog.get_logger()
@@ -55,6 +61,7 @@ class Observed(Protocol):
     def problems(self) -> tuple[Problem, ...]: ...
     def explain(self, subject: str) -> tuple[Explanation, ...]: ...
     def quarantined(self) -> tuple[Refusal, ...]: ...
+    def held(self) -> tuple[Hold, ...]: ...
     def served(self, node: str) -> Snapshot | None: ...
 
 
@@ -154,6 +161,7 @@ class _Admin:
             {
                 "streams": [dataclasses.asdict(stream) for stream in self._plane.streams()],
                 "quarantined": [refusal_to_json(item) for item in self._plane.quarantined()],
+                "canary": canary_to_json(self._plane.held()),
             }
         )
 

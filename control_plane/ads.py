@@ -19,6 +19,8 @@ import structlog
 from envoy.service.discovery.v3 import ads_pb2_grpc
 
 from control_plane.addresses import AddressError, HostPort, UnixSocket
+from control_plane.canary_forms import proves
+from control_plane.canary_wave import Envoy, candidate
 from control_plane.errors import InputError
 from control_plane.health_service import HealthService
 from control_plane.metrics import Metrics
@@ -26,6 +28,7 @@ from control_plane.mtls.files import TlsSource
 from control_plane.mtls.server import grpc_credentials, grpc_peer
 from control_plane.mtls.spiffe import Identity, IdentityError, check_asks_for_itself
 from control_plane.resources import View, parse_view
+from control_plane.snapshot import Snapshot
 from control_plane.store import Store
 from control_plane.stream import (
     NOT_SERVED,
@@ -86,6 +89,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._streams: dict[AdsStream, _Connection] = {}
         self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
+        store.envoys = self._candidates
 
     def view_of(self, node: str) -> View | None:
         """Return the view of a connected Envoy, by its node ID."""
@@ -118,6 +122,21 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             if connection.view is not None
         ]
         return sorted(statuses, key=lambda status: (status.role, status.node))
+
+    def _candidates(self, role: str) -> Iterator[Envoy]:
+        """Yield the Envoys of a role that may try a change before the others."""
+        for stream, connection in self._streams.items():
+            if connection.view is not None and connection.view.role == role:
+                envoy = candidate(stream, connection.view)
+                if envoy is not None:
+                    yield envoy
+
+    def _streams_of(self, view: View, node: str) -> list[AdsStream]:
+        return [
+            stream
+            for stream, connection in self._streams.items()
+            if connection.view == view and stream.node.id == node
+        ]
 
     async def StreamAggregatedResources(  # noqa: N802 named by the protocol
         self, requests: AsyncIterator[Any], context: Any
@@ -182,7 +201,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         ringing = asyncio.ensure_future(bell.wait())
         try:
             while True:
-                await _first_of(reader, ringing, deadline=stream.next_deadline())
+                await _first_of(reader, ringing, deadline=self._next_deadline(stream, view))
                 if reader.done():
                     request = reader.result()
                     if request is None:
@@ -221,17 +240,28 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             self._note(stream, event)
         return view
 
+    def _next_deadline(self, stream: AdsStream, view: View | None) -> float | None:
+        deadlines = (stream.next_deadline(), self._store.next_deadline(view) if view else None)
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
+
     def _responses(self, stream: AdsStream, view: View) -> list[Any]:
-        snapshot = self._store.snapshot(view)
+        snapshot = self._store.snapshot(view, stream.node.id)
         if snapshot is not None:
             stream.set_snapshot(snapshot)
         responses = stream.responses(time.monotonic())
+        if snapshot is not None and self._store.awaits(view, stream.node.id):
+            self._prove(stream, view, snapshot)
         for response in responses:
             kind = _short(response.type_url)
             self._metrics.xds_responses.labels(kind).inc()
             self._metrics.xds_resources.labels(kind).inc(len(response.resources))
             self._note_size(stream, kind, response.ByteSize())
         return responses
+
+    def _prove(self, stream: AdsStream, view: View, snapshot: Snapshot) -> None:
+        """Let the others go on once a canary took all of a change."""
+        if proves(self._streams_of(view, stream.node.id), snapshot):
+            self._store.note_proven(view, stream.node.id)
 
     def _note_size(self, stream: AdsStream, kind: str, size_bytes: int) -> None:
         """Record the largest response of each type, and say when one comes near the limit."""
@@ -262,6 +292,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         logger.info("Envoy gone", node=stream.node.id, role=view.role)
         if view.role == "edge":
             self.on_edges(self.edges())
+        node = stream.node.id
+        if self._store.concerns(view, node) and not self._streams_of(view, node):
+            self._store.note_unfit(view, node)
         if all(other.view != view for other in self._streams.values()):
             self._store.forget(view)
 

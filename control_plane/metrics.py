@@ -74,6 +74,18 @@ class Metrics:
             "Contents that an Envoy refused and that are sent to nobody",
             registry=registry,
         )
+        self.xds_canary_held = Gauge(
+            "wattmesh_xds_canary_held",
+            "Envoys that wait for canaries to acknowledge a changed configuration",
+            ["role"],
+            registry=registry,
+        )
+        self.xds_canary_releases = Counter(
+            "wattmesh_xds_canary_releases",
+            "Changes that Envoys waited for, by why the wait ended",
+            ["reason"],
+            registry=registry,
+        )
         self.xds_streams = Gauge(
             "wattmesh_xds_streams", "Open ADS streams", ["role"], registry=registry
         )

@@ -10,7 +10,7 @@ other Envoys: there is no better form of it, and the fault may be the first Envo
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from control_plane.resources.mesh_tls import IDENTITY
@@ -71,9 +71,9 @@ class Quarantine:
         self, view: View, event: Nacked, *, node: str, at_s: float
     ) -> tuple[Refusal, ...]:
         """Record what an Envoy refused at a time; return what nobody is sent from now on."""
-        if not event.certain or any(fault in event.message for fault in _OWN_FAULTS):
+        if not event.certain or is_own_fault(event.message):
             return ()
-        added = []
+        added: list[Refusal] = []
         for name, version in event.versions:
             content = (view.node_id, event.type_url, name, version)
             good = self._last_taken(view, event.type_url).get(name)
@@ -90,9 +90,34 @@ class Quarantine:
                 refused_at=at_s,
             )
             added.append(self._refusals[content])
+        self._bound()
+        return tuple(added)
+
+    def extend(self, view: View, refusals: Iterable[tuple[Refusal, str]]) -> tuple[Refusal, ...]:
+        """Refuse for a view what a canary refused, in the version that the view would be sent."""
+        added: list[Refusal] = []
+        for refusal, version in refusals:
+            content = (view.node_id, refusal.type_url, refusal.name, version)
+            if content not in self._refusals:
+                self._refusals[content] = replace(refusal, version=version)
+                added.append(self._refusals[content])
+        self._bound()
+        return tuple(added)
+
+    def note_served(self, view: View, snapshot: Snapshot) -> None:
+        """Take what a view was served until now as acknowledged, where nothing else is known.
+
+        An Envoy that came back holding everything acknowledges nothing.
+        """
+        for type_url, resources in snapshot.resources.items():
+            taken = self._taken.setdefault(view, {}).setdefault(type_url, {})
+            for name, resource in resources.items():
+                if (view.node_id, type_url, name, resource.version) not in self._refusals:
+                    taken.setdefault(name, resource)
+
+    def _bound(self) -> None:
         while len(self._refusals) > _MAX_REFUSALS:
             self._refusals.pop(next(iter(self._refusals)))
-        return tuple(added)
 
     def forget(self, view: View) -> None:
         """Drop what was acknowledged by a view without an Envoy, unless it stands in for refused.
@@ -134,3 +159,8 @@ class Quarantine:
             if other.node_id == view.node_id:
                 merged |= taken.get(type_url, {})
         return merged | own
+
+
+def is_own_fault(message: str) -> bool:
+    """Whether an Envoy's own host made it refuse, whatever the content."""
+    return any(fault in message for fault in _OWN_FAULTS)

@@ -20,6 +20,7 @@ import structlog
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.admin import serve_admin
 from control_plane.ads import AdsService, serve_ads
+from control_plane.canary_wave import Hold
 from control_plane.catalog_files import (
     POLL_S,
     FileRead,
@@ -136,11 +137,17 @@ class ControlPlane:
         known = self.plan is not None and any(item.id == node for item in self.plan.nodes)
         if view is None and not known:
             return None
-        return self._store.snapshot(view or View(role="node", node_id=node))
+        if view is None:
+            return self._store.snapshot(View(role="node", node_id=node))
+        return self._store.snapshot(view, node)
 
     def quarantined(self) -> tuple[Refusal, ...]:
         """Return the contents that no Envoy is sent, because one refused them."""
         return self._store.quarantined
+
+    def held(self) -> tuple[Hold, ...]:
+        """Return the changes that wait until a few Envoys acknowledged them."""
+        return self._store.held
 
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with the inputs now: refused documents, then dropped entries."""

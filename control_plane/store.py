@@ -1,19 +1,25 @@
 """The snapshots in force, rendered once per view and change, and the bell that rings on a new one.
 
 A view whose resources our own checks refuse keeps its last good snapshot; the other views move on.
-What is refused is logged when it changes, not with every plan.
+What is refused is logged when it changes, not with every plan. What stands between a rendering and
+an Envoy: the quarantine, which replaces what was refused, then the canary gate.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import structlog
 
+from control_plane.canary import Canary
+from control_plane.canary_wave import ACKNOWLEDGED, Envoy, Hold, Released
 from control_plane.errors import PayloadError
 from control_plane.metrics import Metrics
 from control_plane.plan import Plan
-from control_plane.quarantine import Quarantine, Refusal
+from control_plane.quarantine import Quarantine, Refusal, is_own_fault
 from control_plane.resources import View
 from control_plane.snapshot import Snapshot, VersionedResource
 from control_plane.stream import Nacked
@@ -23,19 +29,39 @@ logger = structlog.get_logger()
 Render = Callable[[Plan, View], Snapshot]
 Part = Callable[[Plan, View], object]  # what a view's rendering depends on, to compare
 
-_MAX_SHOWN = 20  # violations in one log line
+_MAX_SHOWN = 20  # violations, contents or nodes in one log line
 _MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot is kept
 
 
 class Store(Protocol):
-    """What streams are served from."""
+    """What streams are served from. One that inherits this has no canaries."""
+
+    envoys: Callable[[str], Iterable[Envoy]]  # of a role, that may try changes first
 
     @property
     def unready(self) -> str | None:
         """Why nothing can be served yet to anybody; None once it can."""
 
-    def snapshot(self, view: View) -> Snapshot | None:
-        """Return what a view is served; None while nothing can be served to it."""
+    def snapshot(self, view: View, node: str = "") -> Snapshot | None:
+        """Return what a view, or an Envoy of it, is served; None while nothing can be served."""
+
+    def next_deadline(self, _view: View) -> float | None:
+        """Return when a view's Envoys are to look again even if the bell does not ring."""
+        return None
+
+    def awaits(self, _view: View, _node: str) -> bool:
+        """Whether other Envoys wait for what this one says to a change."""
+        return False
+
+    def concerns(self, _view: View, _node: str) -> bool:
+        """Whether an Envoy tries a change for others, or waits for them."""
+        return False
+
+    def note_proven(self, view: View, node: str) -> None:
+        """Take note that an Envoy took all that it was sent of a change."""
+
+    def note_unfit(self, view: View, node: str) -> None:
+        """Take note that an Envoy is gone, or refused something for a reason of its own."""
 
     def bell(self) -> asyncio.Event:
         """Return the event that is set when there is news."""
@@ -50,7 +76,7 @@ class Store(Protocol):
         """Take note that no stream uses a view any more."""
 
 
-class SnapshotStore:
+class SnapshotStore(Store):
     """Holds the plan in force and its renderings. Used from one event loop."""
 
     def __init__(
@@ -59,6 +85,7 @@ class SnapshotStore:
         metrics: Metrics,
         part: Part = lambda plan, _view: plan,
         on_drop: Callable[[View], None] = lambda _view: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._render = render
         self._part = part
@@ -74,6 +101,12 @@ class SnapshotStore:
         self.refused: dict[View, tuple[str, ...]] = {}  # violations of the plan in force
         self._quarantine = Quarantine()
         self._served: dict[View, Snapshot] = {}  # of the plan in force, without refused contents
+        self._clock = clock
+        self.envoys: Callable[[str], Iterable[Envoy]] = lambda _role: ()  # that may be canaries
+        self._canary = Canary(self._candidates, self._newest)
+        for role in ("edge", "node"):
+            held = partial(self._canary.waiting, role)
+            metrics.xds_canary_held.labels(role).set_function(held)
 
     @property
     def plan(self) -> Plan | None:
@@ -94,11 +127,29 @@ class SnapshotStore:
         self.refused.clear()
         self._ring()
 
-    def snapshot(self, view: View) -> Snapshot | None:
+    def snapshot(self, view: View, node: str = "") -> Snapshot | None:
         """Return what a view is served: the plan in force, or the view's last good snapshot.
 
-        None while nothing can be served to it.
+        A connected Envoy gives its node ID: while a change is tried by others, it is served the
+        form of before. None while nothing can be served to the view.
         """
+        newest = self._newest(view)
+        if newest is None:
+            return None
+        spoken = self._canary.spoken_for(view, newest)
+        if spoken:
+            newest = self._extend_quarantine(view, newest, spoken)
+        now = self._clock()
+        served = (
+            self._canary.serve(view, node, newest, now)
+            if node
+            else self._canary.peek(view, newest, now)
+        )
+        self._tell_canary()
+        return served
+
+    def _newest(self, view: View) -> Snapshot | None:
+        """Return what a view is served once nothing is held back from it."""
         if self._plan is None:
             return None
         self._departed.pop(view, None)
@@ -110,6 +161,56 @@ class SnapshotStore:
                 return None
             self._served[view] = self._quarantine.serve(view, snapshot)
         return self._served[view]
+
+    def _candidates(self, role: str) -> Iterable[Envoy]:
+        return self.envoys(role)
+
+    @property
+    def held(self) -> tuple[Hold, ...]:
+        """The changes that wait for their canaries; `since` in seconds since the epoch."""
+        began = time.time() - self._clock()
+        return tuple(replace(hold, since=began + hold.since) for hold in self._canary.holds())
+
+    def next_deadline(self, view: View) -> float | None:
+        """Return when a view's Envoys are to look again even if the bell does not ring."""
+        return self._canary.next_deadline(view.role)
+
+    def awaits(self, view: View, node: str) -> bool:
+        """Whether other Envoys wait for what this one says to a change."""
+        return self._canary.awaits(view, node)
+
+    def concerns(self, view: View, node: str) -> bool:
+        """Whether an Envoy tries a change for others, or waits for them."""
+        return self._canary.concerns(view, node)
+
+    def note_proven(self, view: View, node: str) -> None:
+        """Record that an Envoy took all that it was sent of a change."""
+        self._canary.note_proven(view, node)
+        self._tell_canary()
+
+    def note_unfit(self, view: View, node: str) -> None:
+        """Record that an Envoy is gone, or refused something for a reason of its own."""
+        if self._canary.note_unfit(view, node):
+            self._wake()
+        self._tell_canary()
+
+    def _tell_canary(self) -> None:
+        """Log, count and wake for what the gate decided."""
+        for item in self._canary.take_news():
+            shown = _shown(item.hold)
+            if not isinstance(item, Released):
+                logger.info("changed configuration goes to canaries first", **shown)
+                continue
+            waiting, after_s = len(item.hold.waiting), self._clock() - item.hold.since
+            ended = {"reason": item.reason, "waiting": waiting, "after_s": round(after_s, 3)}
+            if not waiting:
+                logger.info("changed configuration waits for no canary any more", **shown, **ended)
+            elif item.reason == ACKNOWLEDGED:
+                logger.info("changed configuration goes to everyone", **shown, **ended)
+            else:
+                logger.warning("changed configuration goes to everyone", **shown, **ended)
+            self._metrics.xds_canary_releases.labels(item.reason.replace(" ", "_")).inc()
+            self._wake()
 
     @property
     def quarantined(self) -> tuple[Refusal, ...]:
@@ -125,18 +226,31 @@ class SnapshotStore:
 
     def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
         """Record what an Envoy refused: nobody of its view is sent it again."""
+        before = self._canary.before(view)
+        if before is not None:
+            self._quarantine.note_served(view, before)
         added = self._quarantine.note_refused(view, event, node=node, at_s=at_s)
-        for item in added:
-            logger.error(
-                "content quarantined, its last acknowledged form is served to everyone",
-                type=item.type_url.rpartition(".")[2],
-                name=item.name,
-                version=item.version,
-                node=item.node,
-                reason=item.message,
-            )
+        _log_quarantined(added)
+        self._canary.note_refused(view, node, added)
         if added:
             self._show_quarantine()
+        elif is_own_fault(event.message):
+            self.note_unfit(view, node)
+
+    def _extend_quarantine(
+        self, view: View, newest: Snapshot, refusals: tuple[tuple[Refusal, str], ...]
+    ) -> Snapshot:
+        """Put what a view would get of a content that a canary refused beside it."""
+        before = self._canary.before(view)
+        if before is not None:
+            self._quarantine.note_served(view, before)
+        added = self._quarantine.extend(view, refusals)
+        if not added:
+            return newest
+        _log_quarantined(added)
+        self._metrics.xds_quarantined.set(len(self._quarantine.refusals))
+        self._served.pop(view, None)
+        return self._newest(view) or newest
 
     def _show_quarantine(self) -> None:
         self._metrics.xds_quarantined.set(len(self._quarantine.refusals))
@@ -144,6 +258,10 @@ class SnapshotStore:
 
     def _ring(self) -> None:
         self._served.clear()
+        self._canary.note_change()
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -154,6 +272,7 @@ class SnapshotStore:
         refused now cannot, and its Envoy may only be restarting: of those a bounded number stays.
         """
         self._quarantine.forget(view)
+        self._canary.forget(view)
         if view not in self.refused:
             self._drop(view)
             return
@@ -162,7 +281,7 @@ class SnapshotStore:
             self._drop(next(iter(self._departed)))
 
     def bell(self) -> asyncio.Event:
-        """Return the event that is set by the next `publish`."""
+        """Return the event that is set when there may be something new to serve."""
         return self._changed
 
     def _drop(self, view: View) -> None:
@@ -203,3 +322,20 @@ class SnapshotStore:
             violations=violations[:_MAX_SHOWN],
             count=len(violations),
         )
+
+
+def _log_quarantined(added: Iterable[Refusal]) -> None:
+    for item in added:
+        logger.error(
+            "content quarantined, its last acknowledged form is served to everyone",
+            type=item.type_url.rpartition(".")[2],
+            name=item.name,
+            version=item.version,
+            node=item.node,
+            reason=item.message,
+        )
+
+
+def _shown(hold: Hold) -> dict[str, object]:
+    contents = [f"{url.rpartition('.')[2]} {name}" for url, name, _ in hold.contents[:_MAX_SHOWN]]
+    return {"role": hold.role, "canaries": list(hold.canaries), "contents": contents}

@@ -140,6 +140,15 @@ class Subscription:
         removed = {name for name in self.held if name not in current and self.covers(name)}
         return Changes(resources, tuple(sorted(removed - unknown)), tuple(sorted(unknown)))
 
+    def settled(self, current: Mapping[str, VersionedResource]) -> bool:
+        """Whether the client took all that it wants of the current set, and refuses none of it."""
+        if self.outstanding is not None or self.owed(current):
+            return False
+        return not any(
+            name in current and current[name].version == version
+            for name, version in self.refused.items()
+        )
+
     def _owes(self, resource: VersionedResource) -> bool:
         name = resource.name
         if name in self.unanswered:

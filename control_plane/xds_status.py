@@ -3,17 +3,21 @@
 The states are the ones that Istio's operators know: SYNCED, NOT_SENT, STALE, ERROR.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from google.protobuf import json_format
 
+from control_plane.canary import BOUND_S
+from control_plane.canary_wave import Hold
 from control_plane.quarantine import Refusal
 from control_plane.snapshot import Snapshot
 from control_plane.stream import AdsStream
 from control_plane.subscription import Subscription
 
 _MAX_REFUSED_SHOWN = 20
+_MAX_HELD_SHOWN = 100  # nodes, and contents, of one change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,27 @@ class StreamStatus:
 def refusal_to_json(refusal: Refusal) -> dict[str, object]:
     """Return a quarantined content as JSON values."""
     return {**asdict(refusal), "type": refusal.type_url.rpartition(".")[2]}
+
+
+def canary_to_json(holds: Iterable[Hold]) -> dict[str, object]:
+    """Return the changes that wait for their canaries as JSON values; times as in `since`."""
+    return {
+        "bound_s": BOUND_S,
+        "held": [
+            {
+                "role": hold.role,
+                "since": hold.since,
+                "canaries": list(hold.canaries),
+                "waiting": list(hold.waiting[:_MAX_HELD_SHOWN]),
+                "waiting_count": len(hold.waiting),
+                "contents": [
+                    {"type": type_url.rpartition(".")[2], "name": name, "version": version}
+                    for type_url, name, version in hold.contents[:_MAX_HELD_SHOWN]
+                ],
+            }
+            for hold in holds
+        ],
+    }
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def print_status(address: UnixSocket | HostPort, tls_dir: Path | None, output: O
     paths = ("/ready", "/v1/plan", "/v1/xds/status")
     ready, plan, xds = asyncio.run(ask_admin(address, *paths, tls_dir=tls_dir))
     engines, streams = plan.get("engines", []), xds["streams"]
-    quarantined = xds["quarantined"]
+    quarantined, held = xds["quarantined"], xds["canary"]["held"]
     if output is Output.TABLE:
         print_table("Engines", ENGINE_COLUMNS, engine_rows(engines))
         print_table("\nEnvoys", ("node", "role", "version", "xDS"), _stream_rows(streams))
@@ -31,9 +32,13 @@ def print_status(address: UnixSocket | HostPort, tls_dir: Path | None, output: O
             title = "\nRefused by an Envoy, sent to nobody (the last acknowledged form is served)"
             columns = ("type", "name", "version", "refused by", "reason")
             print_table(title, columns, _quarantine_rows(quarantined))
+        if held:
+            title = "\nTried by a few Envoys first; the others wait for their answer"
+            columns = ("role", "change", "tried by", "waiting", "since")
+            print_table(title, columns, _held_rows(held))
     else:
         value = {"ready": ready, "engines": engines, "streams": streams}
-        print_data({**value, "quarantined": quarantined}, output)
+        print_data({**value, "quarantined": quarantined, "canary": xds["canary"]}, output)
     findings = list(_findings(ready, streams, quarantined))
     print_problems([*findings, *ready["problems"]])
     return FINDING if findings else OK
@@ -55,6 +60,19 @@ def _quarantine_rows(quarantined: Iterable[Mapping[str, Any]]) -> list[list[str]
     return [
         [item["type"], item["name"], item["version"], item["node"], item["message"]]
         for item in quarantined
+    ]
+
+
+def _held_rows(held: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    return [
+        [
+            item["role"],
+            ", ".join(f"{content['type']} {content['name']}" for content in item["contents"]),
+            ", ".join(item["canaries"]),
+            str(item["waiting_count"]),
+            f"{datetime.fromtimestamp(item['since'], UTC):%H:%M:%S} UTC",
+        ]
+        for item in held
     ]
 
 

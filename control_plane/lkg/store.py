@@ -5,13 +5,15 @@ from collections.abc import Iterable
 
 from control_plane.resources import View
 from control_plane.snapshot import Snapshot, VersionedResource
+from control_plane.store import Store
 from control_plane.stream import Nacked
 
 
-class CacheStore:
+class CacheStore(Store):
     """A `Store` with one world for the one Envoy beside it."""
 
     def __init__(self) -> None:
+        self.envoys = lambda _role: ()
         self.world: Snapshot | None = None
         self._changed = asyncio.Event()
 
@@ -26,7 +28,7 @@ class CacheStore:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def snapshot(self, _view: View) -> Snapshot | None:
+    def snapshot(self, _view: View, _node: str = "") -> Snapshot | None:
         """Return the world, whoever asks."""
         return self.world
 
@@ -39,6 +41,12 @@ class CacheStore:
 
     def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
         """Do nothing: the stream logs it, and there is no other form to serve."""
+
+    def note_proven(self, view: View, node: str) -> None:
+        """Do nothing: there is one Envoy, and no canary."""
+
+    def note_unfit(self, view: View, node: str) -> None:
+        """Do nothing: there is one Envoy, and no canary."""
 
     def forget(self, view: View) -> None:
         """Do nothing: views make no difference here."""

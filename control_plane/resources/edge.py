@@ -15,6 +15,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER
 from control_plane.resources.request_limits import (
     edges_assignment,
     request_limit_filter,
@@ -141,25 +142,39 @@ def _cluster(pool: PoolPlan, tls: MeshTls | None) -> Json:
                     }
                 }
             },
+            "outlier_detection": {
+                "error_matcher": {
+                    "http_response_headers_match": {
+                        "headers": [{"name": NO_ENGINE_HEADER, "present_match": True}]
+                    }
+                }
+            },
         }
     }
-    value["outlier_detection"] = _unreachable_nodes_only()
+    value["outlier_detection"] = _nodes_that_can_not_serve()
     return value
 
 
-def _unreachable_nodes_only() -> Json:
-    """Eject a node that cannot be connected to. Its answers, slow or overloaded, never eject it."""
+def _nodes_that_can_not_serve() -> Json:
+    """Eject a node that cannot be connected to, or that says that no engine of the pool lives.
+
+    The second is what an edge hears first, and all that it hears while no control plane is up. No
+    other answer, slow or overloaded or failed, ejects a node: the error matcher above decides what
+    counts as a 5xx. Ejections are short: the node's own health checks find a recovered engine
+    within a second, and nobody tells the edge.
+    """
     return {
         "split_external_local_origin_errors": True,
         "consecutive_local_origin_failure": 3,
         "enforcing_consecutive_local_origin_failure": 100,
         "enforcing_local_origin_success_rate": 0,
-        "enforcing_consecutive_5xx": 0,
+        "consecutive_5xx": 2,
+        "enforcing_consecutive_5xx": 100,
         "enforcing_consecutive_gateway_failure": 0,
         "enforcing_success_rate": 0,
-        "interval": "1s",
-        "base_ejection_time": "2s",
-        "max_ejection_time": "10s",
+        "interval": "0.5s",
+        "base_ejection_time": "1s",
+        "max_ejection_time": "4s",
         "max_ejection_percent": 100,
     }
 

@@ -12,7 +12,12 @@ from urllib.parse import quote
 from control_plane.plan import ModelPlan, Plan
 from control_plane.resources.http import retry_policy
 from control_plane.resources.messages import Json, seconds
-from control_plane.resources.openai_errors import direct_error, direct_json, set_header
+from control_plane.resources.openai_errors import (
+    NO_ENGINE_HEADER,
+    direct_error,
+    direct_json,
+    set_header,
+)
 from control_plane.resources.request_limits import limited_route
 
 METADATA_NAMESPACE = "wattmesh"
@@ -79,6 +84,7 @@ def edge_route_configuration(name: str, plan: Plan) -> Json:
     return {
         "name": name,
         "virtual_hosts": [{"name": name, "domains": ["*"], "routes": routes}],
+        "response_headers_to_remove": [NO_ENGINE_HEADER],
         # The list of models is one direct response; 1 MiB holds some ten thousand of them.
         "max_direct_response_body_size_bytes": 1024 * 1024,
     }

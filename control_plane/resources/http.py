@@ -7,7 +7,7 @@ Envoy would answer 403.
 """
 
 from control_plane.resources.messages import ADS, TYPE, Json, seconds
-from control_plane.resources.openai_errors import local_reply_config
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER, local_reply_config
 
 _MAX_CONCURRENT_STREAMS = 1024  # per connection
 _MIN_WINDOW_BYTES = 65_535  # HTTP/2's own default; a lower one is no valid setting
@@ -81,7 +81,9 @@ def http_connection_manager(
             "preserve_external_request_id": True,
             "normalize_path": True,
             "local_reply_config": local_reply_config(
-                max_request_bytes=max_request_bytes, retry_after_s=retry_after_s
+                max_request_bytes=max_request_bytes,
+                retry_after_s=retry_after_s,
+                no_engine={} if faces_callers else {NO_ENGINE_HEADER: "true"},
             ),
             "access_log": [
                 {
@@ -118,6 +120,11 @@ def _router() -> Json:
     }
 
 
+# Envoy excludes no host: it picks again until it meets one that was not tried. Between a strong
+# host and a weak one whose weight is a thousandth, a few picks are all the strong one's.
+_MAX_PICKS = 20_000  # some milliseconds at the worst
+
+
 def retry_policy(retry_on: str) -> Json:
     """Return a retry policy that goes to hosts not tried yet.
 
@@ -136,5 +143,5 @@ def retry_policy(retry_on: str) -> Json:
                 },
             }
         ],
-        "host_selection_retry_max_attempts": 5,
+        "host_selection_retry_max_attempts": _MAX_PICKS,
     }

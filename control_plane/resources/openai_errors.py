@@ -11,6 +11,7 @@ from control_plane.resources.messages import Json
 NO_ENGINE = "no_engine_available"
 OVERLOADED = "overloaded"
 RATE_LIMITED = "rate_limit_exceeded"
+NO_ENGINE_HEADER = "x-wattmesh-no-engine"  # of a node's answers to edges; callers never see it
 
 
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> str:
@@ -23,7 +24,7 @@ def direct_error(
     status: int, message: str, *, code: str, param: str | None = None, headers: Json | None = None
 ) -> Json:
     """Return the action part of a route that answers with an error itself."""
-    body = error_body(message, kind="invalid_request_error", code=code, param=param)
+    body = error_body(message, kind=_kind(code), code=code, param=param)
     return direct_json(status, body, headers)
 
 
@@ -44,16 +45,22 @@ def set_header(name: str, value: str) -> Json:
     }
 
 
-def local_reply_config(*, max_request_bytes: int, retry_after_s: int) -> Json:
+def local_reply_config(*, max_request_bytes: int, retry_after_s: int, no_engine: Json) -> Json:
     """Return the LocalReplyConfig that gives Envoy's own replies this shape.
 
+    `no_engine` are further headers of the reply that says that no engine of the pool lives.
     The routes' direct responses carry their body already and match none of the mappers.
     """
     retry = {"retry-after": str(retry_after_s)}
     limit = f"the limit is {max_request_bytes} bytes"
     return {
         "mappers": [
-            _mapper(_flags("UH"), NO_ENGINE, "No engine of this model is available now.", retry),
+            _mapper(
+                _flags("UH"),
+                NO_ENGINE,
+                "No engine of this model is available now.",
+                {**retry, **no_engine},
+            ),
             _mapper(_flags("UO"), OVERLOADED, "All engines of this model are busy.", retry),
             _mapper(_status(503), "unavailable", "The engine could not be reached.", retry),
             _mapper(_status(502), "bad_gateway", "The engine broke off its answer.", retry),
@@ -71,11 +78,14 @@ def local_reply_config(*, max_request_bytes: int, retry_after_s: int) -> Json:
 _SERVER_FAULTS = frozenset({NO_ENGINE, OVERLOADED, "unavailable", "bad_gateway", "timeout"})
 
 
-def _mapper(access_filter: Json, code: str, message: str, headers: Json | None = None) -> Json:
-    kind = "server_error" if code in _SERVER_FAULTS else "invalid_request_error"
+def _kind(code: str) -> str:
     if code == RATE_LIMITED:
-        kind = "requests"  # as OpenAI names it
-    body = error_body(message, kind=kind, code=code)
+        return "requests"  # as OpenAI names it
+    return "server_error" if code in _SERVER_FAULTS else "invalid_request_error"
+
+
+def _mapper(access_filter: Json, code: str, message: str, headers: Json | None = None) -> Json:
+    body = error_body(message, kind=_kind(code), code=code)
     return {
         "filter": access_filter,
         "body_format_override": {

@@ -219,14 +219,12 @@ async def test_the_nodes_listener_serves_metrics_and_known_pools_only(lab):
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{lab.node_port}") as node:
         metrics = await node.get("/wattmesh/engines/e0/metrics")
         assert (metrics.status_code, metrics.text) == (200, "vllm:num_requests_running 0\n")
-        for path, headers in (
-            ("/wattmesh/engines/nope/metrics", {}),
-            ("/metrics", {}),
-            (CHAT, {"x-wattmesh-pool": "nope"}),
-            (CHAT, {}),
-        ):
-            refused = await node.get(path, headers=headers)
+        for path in ("/wattmesh/engines/nope/metrics", "/metrics", CHAT):
+            refused = await node.get(path)
             assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+        gone = await node.get(CHAT, headers={"x-wattmesh-pool": "nope"})
+        assert (gone.status_code, gone.headers["retry-after"]) == (503, "2")
+        assert gone.json()["error"]["code"] == "no_engine_available"
 
 
 @pytest.mark.case("D8")

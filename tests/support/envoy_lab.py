@@ -31,13 +31,34 @@ from tests.support.ports import free_ports
 class Lab:
     """An ADS server, its Envoys and its echoing engines, below one directory."""
 
-    def __init__(self, root: Path, render: Render, tls: TlsSource | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        render: Render,
+        tls: TlsSource | None,
+        addresses: Sequence[HostPort],
+    ) -> None:
         self.root = root
-        self.metrics = Metrics()
-        self.store = SnapshotStore(render, self.metrics)
-        self.service = AdsService(self.store, self.metrics, tls)
+        self._render, self._tls, self._addresses = render, tls, tuple(addresses)
+        self._serving = contextlib.AsyncExitStack()
+        self._know_nothing()
         self.edge_port, self.node_port = free_ports(2)
         self.received: list[web.Request] = []
+
+    def _know_nothing(self) -> None:
+        self.metrics = Metrics()
+        self.store = SnapshotStore(self._render, self.metrics)
+        self.service = AdsService(self.store, self.metrics, self._tls)
+
+    async def start_serving(self) -> None:
+        """Serve ADS on the lab's socket, and over TLS on its further addresses."""
+        addresses = [UnixSocket(str(self.root / "xds.sock")), *self._addresses]
+        await self._serving.enter_async_context(serve_ads(self.service, addresses, self._tls))
+
+    async def stop_serving(self) -> None:
+        """End the ADS server. One that is started again knows nothing, as a restarted process."""
+        await self._serving.aclose()
+        self._know_nothing()
 
     @property
     def url(self) -> str:
@@ -160,9 +181,12 @@ async def running_lab(
     addresses: Sequence[HostPort] = (),
 ) -> AsyncIterator[Lab]:
     """Serve a lab's ADS on its socket, and over TLS on further addresses."""
-    lab = Lab(root, render, tls)
-    async with serve_ads(lab.service, [UnixSocket(str(root / "xds.sock")), *addresses], tls):
+    lab = Lab(root, render, tls, addresses)
+    await lab.start_serving()
+    try:
         yield lab
+    finally:
+        await lab.stop_serving()
 
 
 def chat(model: str = "acme/fox", **more: Any) -> bytes:

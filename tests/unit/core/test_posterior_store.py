@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.errors import InputError
+from control_plane.metadata import MAX_NAME_BYTES
 from control_plane.posterior import Posterior
 from control_plane.posterior_store import merge, parse_posteriors, render_posteriors
+from tests.support.builders import make_fleet
+from tests.support.consul_json import consul_entry
 
 logs = st.floats(-20, 20)
 posteriors = st.dictionaries(
@@ -35,6 +38,25 @@ def test_equal_beliefs_give_equal_bytes():
     one, two = Posterior(fingerprint="a"), Posterior(fingerprint="b", reason="told otherwise")
     quiet = Posterior(fingerprint="b")
     assert render_posteriors({"x": one, "y": two}) == render_posteriors({"y": quiet, "x": one})
+
+
+@pytest.mark.conformance("consul-37")
+def test_consul_37_a_nodes_beliefs_are_far_below_what_consul_takes():
+    longest = "x" * (MAX_NAME_BYTES - len("n1.000"))
+    (node,) = make_fleet(
+        *(
+            consul_entry(f"n1.{longest}{index:03}", socket=f"/run/{index}.sock")
+            for index in range(256)
+        )
+    ).nodes
+    kept = {
+        engine.id: Posterior(
+            fingerprint=engine.declaration, log_ratio=-1 / 3, samples=12, correction=-1 / 3
+        )
+        for engine in node.engines
+    }
+    assert len(kept) == 256
+    assert len(render_posteriors(kept)) < 512 * 1024 / 2
 
 
 GOOD = '"fingerprint":"f","log_ratio":0.1,"samples":3,"correction":0.0'

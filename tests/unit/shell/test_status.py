@@ -37,10 +37,24 @@ REFUSAL = {
     "refused_at": 0.0,
 }
 
+CANARY = {
+    "bound_s": 5.0,
+    "held": [
+        {
+            "role": "node",
+            "since": 3661.5,
+            "canaries": ["n7"],
+            "waiting": ["n1", "n2"],
+            "waiting_count": 2,
+            "contents": [{"type": "Listener", "name": "mesh", "version": "fedcba9876543210"}],
+        }
+    ],
+}
+
 ANSWERS = {
     "/ready": {"ready": False, "reason": "no catalog yet", "problems": ["policy.yaml: bad"]},
     "/v1/plan": {"error": {"code": "not_ready", "message": "no catalog yet"}},
-    "/v1/xds/status": {"streams": [STREAM], "quarantined": [REFUSAL]},
+    "/v1/xds/status": {"streams": [STREAM], "quarantined": [REFUSAL], "canary": CANARY},
 }
 
 
@@ -72,6 +86,8 @@ def test_trouble_is_told_on_stderr_and_by_1(admin: str, capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     assert "Cluster SYNCED (2), Listener ERROR (1)" in out
     assert "0123456789abcdef" in out
+    (held,) = [line for line in out.splitlines() if "Listener mesh" in line]
+    assert held.split() == ["node", "Listener", "mesh", "n7", "2", "01:01:01", "UTC"]
     assert err.splitlines() == [
         "not ready: no catalog yet",
         "edge edge-1 refused Listener: no such filter",
@@ -85,4 +101,5 @@ def test_as_data(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     value = json.loads(capsys.readouterr().out)
     assert value["streams"] == [STREAM]
     assert value["ready"]["reason"] == "no catalog yet"
+    assert value["canary"] == CANARY
     assert value["engines"] == []
