@@ -108,5 +108,6 @@ async def test_the_healthy_control_planes_come_first_and_the_cache_last(short_tm
             (holder,) = [replica for replica in replicas if replica.serves]
             assert not cache.serves
             await holder.stop()
-            await eventually(lambda: any(s.serves for s in (*replicas, cache)), within_s=3)
+            # The cache is only next once a health check has found the last one dead.
+            await eventually(lambda: any(s.serves for s in (*replicas, cache)), within_s=10)
         assert cache.serves
