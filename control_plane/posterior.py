@@ -25,6 +25,7 @@ MIN_WINDOW_S = 0.5
 MIN_GAPS = 100  # tokens; fewer say little about a mean
 MIN_RUNNING = 1.0  # sequences on average: below, the engine was idle part of the time
 MIN_SAMPLES = 2  # before anything is corrected
+LEAST_FACTOR, LARGEST_FACTOR = 0.01, 100.0  # of any correction, whatever the policy says
 _MEMORY = 12  # samples after which the past counts no more than the present: a minute at 5 s
 # How far a declaration is usually off, and how noisy a sample is, as standard deviations of the
 # logarithm. Together they say how much of a measured deviation is believed after n samples.
