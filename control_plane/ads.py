@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ from control_plane.canary_forms import proves
 from control_plane.canary_wave import Envoy, candidate
 from control_plane.errors import InputError
 from control_plane.metrics import Metrics
+from control_plane.quarantine import Refusal
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
@@ -83,6 +84,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
         store.envoys = self._candidates
+        store.on_cleared = self._offer_again
 
     def view_of(self, node: str) -> View | None:
         """Return the view of a connected Envoy, by its node ID."""
@@ -123,6 +125,11 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
                 envoy = candidate(stream, connection.view)
                 if envoy is not None:
                     yield envoy
+
+    def _offer_again(self, refusals: Iterable[Refusal]) -> None:
+        for stream in self._streams:
+            for item in refusals:
+                stream.offer_again(item.type_url, item.name, item.version)
 
     def _streams_of(self, view: View, node: str) -> list[AdsStream]:
         return [

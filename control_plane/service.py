@@ -135,6 +135,10 @@ class ControlPlane:
         """Return the contents that no Envoy is sent, because one refused them."""
         return self._store.quarantined
 
+    def clear_quarantine(self, version: str | None) -> tuple[Refusal, ...]:
+        """Offer a refused version to Envoys again, or everything with None; return what it was."""
+        return self._store.clear_quarantine(version)
+
     def held(self) -> tuple[Hold, ...]:
         """Return the changes that wait until a few Envoys acknowledged them."""
         return self._store.held

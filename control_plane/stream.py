@@ -181,6 +181,12 @@ class AdsStream:
         subscription.rejected(tail, [name for name, _ in blamed])
         return [Nacked(type_url, nonce, blamed, subscription.last_error, certain)]
 
+    def offer_again(self, type_url: str, name: str, version: str) -> None:
+        """Let a content that the client refused be sent to it once more."""
+        subscription = self._types.get(type_url)
+        if subscription is not None and subscription.refused.get(name) == version:
+            subscription.pardon(name)
+
     def responses(self, now: float) -> list[Any]:
         """Return the discovery responses to send now, in order; `now` in seconds, monotonic."""
         if self._snapshot is None:

@@ -31,6 +31,15 @@ ConsulAddress = Annotated[
         help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
     ),
 ]
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-address",
+        metavar="ADDRESS",
+        envvar="WATTMESH_ADMIN_ADDRESS",
+        help="The control plane's admin API; default: the mesh of `wattmesh up`.",
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[

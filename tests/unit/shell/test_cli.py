@@ -24,6 +24,7 @@ COMMANDS = (
     "control-plane",
     "agent",
     "status",
+    "quarantine",
     "up",
 )
 
