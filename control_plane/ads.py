@@ -21,8 +21,10 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.canary_forms import proves
 from control_plane.canary_wave import Envoy, candidate
+from control_plane.connect_rate import ConnectBucket, ConnectRate
 from control_plane.errors import InputError
 from control_plane.metrics import Metrics
+from control_plane.orphans import ORPHAN_S
 from control_plane.quarantine import Refusal
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import Snapshot
@@ -50,6 +52,10 @@ _STOP_GRACE_S = 1.0
 _MAX_NODE_CHARS = 200
 _ALARM_BYTES = 3 * 1024 * 1024  # clients on Google's gRPC refuse messages above 4 MiB
 _MAX_LOGGED = 20  # resources, or unknown types, of one stream
+_MAX_QUEUED = 32  # requests of a stream that are read before one is answered
+_QUEUED_S = 0.002  # in which a request that lies there already is read
+_TURNS = 4  # of the event loop, from a message's arrival to the end of its read
+_LOG_EVERY_S = 60.0  # streams that are turned away
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
@@ -77,7 +83,16 @@ class _Connection:
 class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves every stream from one store."""
 
-    def __init__(self, store: SnapshotStore, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        metrics: Metrics,
+        connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
+        queued_s: float = _QUEUED_S,
+    ) -> None:
+        self._queued_s = queued_s
+        self._connects = ConnectBucket(connect_rate)
+        self._turned_away_at = float("-inf")  # logged last
         self._store = store
         self._metrics = metrics
         self._streams: dict[AdsStream, _Connection] = {}
@@ -166,6 +181,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         """Serve one client until it goes or breaks the protocol."""
         if self._store.plan is None:
             await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
+        await self._wait_for_turn(context)
         stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
         self._streams[stream] = _Connection(time.time())
         try:
@@ -173,6 +189,20 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
                 yield response
         finally:
             self._close(stream)
+
+    async def _wait_for_turn(self, context: Any) -> None:
+        """Let a new stream wait while too many open at once; turn it away if it would be long."""
+        now = time.monotonic()
+        wait_s = self._connects.take(now)
+        if wait_s is None:
+            self._metrics.xds_new_streams.labels("refused").inc()
+            if now >= self._turned_away_at + _LOG_EVERY_S:
+                self._turned_away_at = now
+                logger.warning("too many streams open at once, some are told to come again")
+            await _abort(context, "RESOURCE_EXHAUSTED", "too many streams open, come again later")
+        self._metrics.xds_new_streams.labels("delayed" if wait_s else "at_once").inc()
+        if wait_s:
+            await asyncio.sleep(wait_s)
 
     async def _serve(
         self, stream: AdsStream, requests: AsyncIterator[Any], context: Any
@@ -184,12 +214,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         try:
             while True:
                 await _first_of(reader, ringing, deadline=self._next_deadline(stream, view))
-                if reader.done():
+                for _ in range(_MAX_QUEUED):  # the newest of several is what is answered
+                    if not reader.done():
+                        break
                     request = reader.result()
                     if request is None:
                         return
                     view = await self._take(stream, view, request, context)
                     reader = asyncio.ensure_future(anext(requests, None))
+                    if stream.asks(request):
+                        await _read_queued(reader, self._queued_s)
                 if ringing.done():
                     bell = self._store.bell()
                     ringing = asyncio.ensure_future(bell.wait())
@@ -226,6 +260,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         if snapshot is not None:
             stream.set_snapshot(snapshot)
         responses = stream.responses(time.monotonic())
+        if stream.orphans.due:
+            self._note_orphan(stream, view)
         if snapshot is not None and self._store.awaits(view, stream.node.id):
             self._prove(stream, view, snapshot)
         for response in responses:
@@ -234,6 +270,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             self._metrics.xds_resources.labels(kind).inc(len(response.resources))
             self._note_size(stream, kind, response.ByteSize())
         return responses
+
+    def _note_orphan(self, stream: AdsStream, view: View) -> None:
+        stream.orphans.due = False
+        self._metrics.xds_orphaned.inc()
+        logger.warning(
+            "Envoy resumed its endpoints and asks for no clusters, it may be stuck",
+            node=stream.node.id,
+            role=view.role,
+            after_s=ORPHAN_S,
+        )
 
     def _prove(self, stream: AdsStream, view: View, snapshot: Snapshot) -> None:
         """Let the others go on once a canary took all of a change."""
@@ -351,6 +397,15 @@ def _umask(mask: int) -> Iterator[None]:
 async def _first_of(*tasks: "asyncio.Future[Any]", deadline: float | None) -> None:
     timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
     await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _read_queued(reader: "asyncio.Future[Any]", within_s: float) -> None:
+    """Let a read end if its request lies there already; gRPC cannot be asked whether one does."""
+    await asyncio.wait((reader,), timeout=within_s)
+    for _ in range(_TURNS):  # a loop that was busy meanwhile sees what came only now
+        if reader.done():
+            return
+        await asyncio.sleep(0)
 
 
 async def _abort(context: Any, status: str, message: str) -> NoReturn:

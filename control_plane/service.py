@@ -22,6 +22,7 @@ from control_plane.admin import serve_admin
 from control_plane.ads import AdsService, serve_ads
 from control_plane.canary_wave import Hold
 from control_plane.catalog_files import FileRead, follow_catalog_file, follow_policy_file
+from control_plane.connect_rate import ConnectRate
 from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
@@ -66,6 +67,7 @@ class ControlPlaneConfig:
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
     hold_s: float = HOLD_S
+    connect_rate: ConnectRate = field(default_factory=ConnectRate)  # of new xDS streams
     measure_interval_s: float = MIN_INTERVAL_S  # between two scrapes of an engine
 
 
@@ -311,7 +313,7 @@ async def run_control_plane(
     metrics = metrics or Metrics()
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
-    service = AdsService(store, metrics)
+    service = AdsService(store, metrics, config.connect_rate)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
