@@ -92,6 +92,17 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self.xds_new_streams = Counter(
+            "wattmesh_xds_new_streams",
+            "Streams that opened, by what the connect-rate limit did with them",
+            ["result"],
+            registry=registry,
+        )
+        self.xds_orphaned = Counter(
+            "wattmesh_xds_orphaned_streams",
+            "Streams that resumed endpoints and asked for no clusters",
+            registry=registry,
+        )
         self.xds_streams = Gauge(
             "wattmesh_xds_streams", "Open ADS streams", ["role"], registry=registry
         )

@@ -28,6 +28,7 @@ from control_plane.catalog_files import (
     follow_catalog_file,
     follow_policy_file,
 )
+from control_plane.connect_rate import ConnectRate
 from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
@@ -78,6 +79,7 @@ class ControlPlaneConfig:
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
     hold_s: float = HOLD_S
+    connect_rate: ConnectRate = field(default_factory=ConnectRate)  # of new xDS streams
     measure_interval_s: float = MIN_INTERVAL_S  # between two scrapes of an engine
 
 
@@ -150,6 +152,10 @@ class ControlPlane:
     def quarantined(self) -> tuple[Refusal, ...]:
         """Return the contents that no Envoy is sent, because one refused them."""
         return self._store.quarantined
+
+    def clear_quarantine(self, version: str | None) -> tuple[Refusal, ...]:
+        """Offer a refused version to Envoys again, or everything with None; return what it was."""
+        return self._store.clear_quarantine(version)
 
     def held(self) -> tuple[Hold, ...]:
         """Return the changes that wait until a few Envoys acknowledged them."""
@@ -350,7 +356,7 @@ async def run_control_plane(
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
     tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
-    service = AdsService(store, metrics, tls)
+    service = AdsService(store, metrics, tls, connect_rate=config.connect_rate)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
