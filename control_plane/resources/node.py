@@ -17,7 +17,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
-from control_plane.resources.openai_errors import NO_ENGINE, direct_error
+from control_plane.resources.openai_errors import direct_error
 from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
 from control_plane.thresholds import (
@@ -136,26 +136,20 @@ def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> 
         for engine in node.engines
     ]
     nothing = direct_error(404, "This node has no such path.", code="not_found")
-    routes = [*to_metrics, *to_pools, _no_pool(plan), {"match": {"prefix": "/"}, **nothing}]
+    routes = [*to_metrics, *to_pools, _no_pool(), {"match": {"prefix": "/"}, **nothing}]
     return {
         "name": MESH,
         "virtual_hosts": [{"name": MESH, "domains": ["*"], "routes": routes}],
     }
 
 
-def _no_pool(plan: Plan) -> Json:
+def _no_pool() -> Json:
     """Answer for a pool that went, or has not come: the edge hears of it later or earlier.
 
-    503, so that the edge tries another node.
+    503, so that the edge may try another node; the listener's local replies give it its body.
     """
-    gone = direct_error(
-        503,
-        "This node has no engine of this model now.",
-        code=NO_ENGINE,
-        headers={"retry-after": str(plan.retry_after_s)},
-    )
     by_name = [{"name": POOL_HEADER, "present_match": True}]
-    return {"match": {"prefix": "/", "headers": by_name}, **gone}
+    return {"match": {"prefix": "/", "headers": by_name}, "direct_response": {"status": 503}}
 
 
 _DEFAULT_SILENCE_S = 600.0  # of a pool that no model routes to any more

@@ -224,7 +224,7 @@ async def test_the_nodes_listener_serves_metrics_and_known_pools_only(lab):
             assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
         gone = await node.get(CHAT, headers={"x-wattmesh-pool": "nope"})
         assert (gone.status_code, gone.headers["retry-after"]) == (503, "2")
-        assert gone.json()["error"]["code"] == "no_engine_available"
+        assert gone.json()["error"]["code"] == "unavailable"
 
 
 @pytest.mark.case("D8")
