@@ -96,7 +96,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         *,
         connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
         queued_s: float = _QUEUED_S,
+        route_grace_s: float = 0.0,
     ) -> None:
+        self._route_grace_s = route_grace_s
         self._queued_s = queued_s
         self._connects = ConnectBucket(connect_rate)
         self._turned_away_at = float("-inf")  # logged last
@@ -197,7 +199,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             await _abort(context, "UNAVAILABLE", unready)
         peer = await self._peer(context)
         await self._wait_for_turn(context)
-        stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
+        stream = AdsStream(
+            lambda: secrets.token_hex(8), variant, only_type, route_grace_s=self._route_grace_s
+        )
         self._streams[stream] = _Connection(time.time(), peer)
         try:
             async for response in self._serve(stream, requests, context):

@@ -52,6 +52,7 @@ from control_plane.resources import View
 from control_plane.rest import serve_rest
 from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
+from control_plane.stream import ROUTE_GRACE_S
 from control_plane.unexpected import UnexpectedErrors
 from control_plane.xds_status import StreamStatus
 from engines.gpu import GpuTable, load_gpu_table
@@ -356,7 +357,13 @@ async def run_control_plane(
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
     tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
-    service = AdsService(store, metrics, tls, connect_rate=config.connect_rate)
+    service = AdsService(
+        store,
+        metrics,
+        tls,
+        connect_rate=config.connect_rate,
+        route_grace_s=ROUTE_GRACE_S,
+    )
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status

@@ -128,6 +128,11 @@ def empty_assignment(name: str) -> VersionedResource:
     return _versioned(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))
 
 
+def is_empty_assignment(item: VersionedResource) -> bool:
+    """Whether these are explicitly no endpoints."""
+    return item.version == empty_assignment(item.name).version
+
+
 def _name(type_url: str, message: Any) -> str:
     return str(message.cluster_name if type_url == ENDPOINT else message.name)
 

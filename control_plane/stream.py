@@ -2,9 +2,9 @@
 
 Requests and snapshots go in, responses come out; time is an argument. Order is make before break:
 runtime, clusters, endpoints, extensions, listeners, routes, and removals of clusters after the
-routes that used them. Endpoints never wait for the clusters' ACK, since Envoy holds that back
-until they arrive, and the answer "there is no such thing" never waits at all; every other wait
-ends after ORDER_TIMEOUT_S.
+routes that used them; endpoints that become none are such a removal. Other endpoints never wait
+for the clusters' ACK, since Envoy holds that back until they arrive, and the answer "there is no
+such thing" never waits at all; every other wait ends after ORDER_TIMEOUT_S.
 """
 
 import re
@@ -25,6 +25,7 @@ from control_plane.snapshot import (
     TYPE_URLS,
     Snapshot,
     VersionedResource,
+    is_empty_assignment,
 )
 from control_plane.subscription import Changes, Subscription
 from control_plane.variants import DELTA, Variant
@@ -34,6 +35,9 @@ MAX_NAME_BYTES = 2048
 STALE_NONCE = "stale nonce"
 NOT_SERVED = "not served here"
 ORDER_TIMEOUT_S = 5.0  # longest that one type waits for another's ACK
+# A request keeps the routes that it began with until its body is here, so what routes left stays
+# usable for a while.
+ROUTE_GRACE_S = 3.0
 _ERROR_TAIL_CHARS = 500  # Envoy puts the reason behind a dump of the whole message
 _ERROR_SEPARATORS = re.compile(r"[\s'\",;()\[\]]+")
 _MAX_ERROR_CHARS = 64 * 1024  # that are searched for names
@@ -98,6 +102,8 @@ class AdsStream:
         make_nonce: Callable[[], str],
         variant: Variant = DELTA,
         only_type: str | None = None,
+        *,
+        route_grace_s: float = 0.0,
     ) -> None:
         self.node: Any = None  # envoy.config.core.v3.Node of the first request
         self._variant = variant
@@ -105,7 +111,10 @@ class AdsStream:
         self._make_nonce = make_nonce
         self._snapshot: Snapshot | None = None
         self._types: dict[str, Subscription] = {}
-        self._waiting_since: dict[str, float] = {}
+        self._waiting_since: dict[str, dict[str, float]] = {}  # by type URL and name
+        self._route_grace_s = route_grace_s
+        self._routes_taken = False  # since `responses` was asked last
+        self._routes_taken_at = float("-inf")
         self.orphans = OrphanWatch()
 
     @property
@@ -181,6 +190,7 @@ class AdsStream:
             return [] if settled else [Ignored(type_url, STALE_NONCE)]
         if not request.HasField("error_detail"):
             subscription.acknowledged()
+            self._routes_taken |= type_url in _USERS
             return [Acked(type_url, outstanding.resources)]
         message = request.error_detail.message
         named = _named(outstanding.versions, message[-_MAX_ERROR_CHARS:])
@@ -202,6 +212,8 @@ class AdsStream:
         self.orphans.pass_time(now)
         if self._snapshot is None:
             return []
+        if self._routes_taken:
+            self._routes_taken, self._routes_taken_at = False, now
         ready: list[Any] = []
         for type_url in TYPE_URLS:
             response = self._respond(type_url, self._snapshot, now)
@@ -215,11 +227,13 @@ class AdsStream:
         A type whose last response is outstanding has none before its ACK, however long it waits.
         """
         waiting = [
-            since
+            min(since.values())
             for type_url, since in self._waiting_since.items()
             if self._types[type_url].outstanding is None
         ]
         deadlines = [since + ORDER_TIMEOUT_S for since in waiting]
+        if waiting and self._graced_until > min(waiting):
+            deadlines.append(self._graced_until)
         alarm = self.orphans.next_deadline()
         return min(deadlines if alarm is None else [*deadlines, alarm], default=None)
 
@@ -242,17 +256,26 @@ class AdsStream:
 
     def _in_order(self, type_url: str, owed: Changes, snapshot: Snapshot, now: float) -> Changes:
         """Return the part of what is owed that may leave before other types' ACKs."""
-        due = self._unhindered(type_url, owed, snapshot) if owed else owed
+        due = self._unhindered(type_url, owed, snapshot, now) if owed else owed
         if due == owed:
             self._waiting_since.pop(type_url, None)
             return owed
-        since = self._waiting_since.setdefault(type_url, now)
-        if now < since + ORDER_TIMEOUT_S:  # as `next_deadline` reckons, to the last bit
-            return due
-        del self._waiting_since[type_url]
-        return owed
+        before = self._waiting_since.get(type_url, {})
+        since = {name: before.get(name, now) for name in _withheld(owed, due)}
+        # As `next_deadline` reckons, to the last bit.
+        late = {name for name, at in since.items() if now >= at + ORDER_TIMEOUT_S}
+        if type_url in _USERS and late:
+            late = set(since)  # what uses things goes together
+        self._waiting_since[type_url] = {n: at for n, at in since.items() if n not in late}
+        if not self._waiting_since[type_url]:
+            del self._waiting_since[type_url]
+        return _with(due, owed, late) if late else due
 
-    def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot) -> Changes:
+    @property
+    def _graced_until(self) -> float:
+        return self._routes_taken_at + self._route_grace_s
+
+    def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot, now: float) -> Changes:
         if type_url == SECRET and owed.removed:
             held = any(self._awaits(holder, snapshot, removals=True) for holder in _HOLDERS)
             return replace(owed, removed=()) if held else owed
@@ -262,7 +285,13 @@ class AdsStream:
             late = any(self._awaits(used, snapshot, removals=False) for used in _USED)
             return Changes(unknown=owed.unknown) if late else owed
         late = any(self._awaits(user, snapshot, removals=True) for user in _USERS)
-        return replace(owed, removed=()) if late else owed
+        if not late and now >= self._graced_until:
+            return owed
+        due = replace(owed, removed=())
+        if type_url == ENDPOINT and (emptied := _emptied(self._types[type_url], owed)):
+            names = {item.name for item in emptied}
+            due = replace(due, resources=tuple(r for r in owed.resources if r.name not in names))
+        return due
 
     def _awaits(self, type_url: str, snapshot: Snapshot, *, removals: bool) -> bool:
         """Whether a type waits for an ACK or is still owed something."""
@@ -272,7 +301,10 @@ class AdsStream:
         if subscription.outstanding is not None:
             return True
         owed = subscription.owed(snapshot.of_type(type_url))
-        return bool(owed.resources or (removals and owed.removed))
+        resources = len(owed.resources)
+        if type_url == ENDPOINT and resources:
+            resources -= len(_emptied(subscription, owed))
+        return bool(resources or (removals and owed.removed))
 
     def _force_endpoints(self, clusters: Subscription, sent: Changes, snapshot: Snapshot) -> None:
         """A changed cluster warms until its endpoints come again, changed or not."""
@@ -285,6 +317,37 @@ class AdsStream:
             name = snapshot.eds_names.get(cluster.name)
             if name is not None and endpoints.covers(name):
                 endpoints.forced.add(name)
+
+
+def _withheld(owed: Changes, due: Changes) -> set[str]:
+    """Return the names of what is owed and not due."""
+    leaving = {item.name for item in due.resources} | set(due.removed)
+    return {*(item.name for item in owed.resources), *owed.removed} - leaving
+
+
+def _with(due: Changes, owed: Changes, names: set[str]) -> Changes:
+    """Return what is due, and of what is owed these names."""
+    kept = {item.name for item in due.resources} | names
+    return Changes(
+        tuple(item for item in owed.resources if item.name in kept),
+        tuple(name for name in owed.removed if name in names or name in due.removed),
+        owed.unknown,
+    )
+
+
+def _emptied(endpoints: Subscription, owed: Changes) -> tuple[VersionedResource, ...]:
+    """Return the endpoints that become none: a removal, which routes have to leave first.
+
+    What the client does not hold, or what its cluster warms on, is no removal.
+    """
+    return tuple(
+        item
+        for item in owed.resources
+        if endpoints.held.get(item.name) not in (None, item.version)
+        and item.name not in endpoints.forced
+        and item.name not in endpoints.unanswered
+        and is_empty_assignment(item)
+    )
 
 
 def _is_stale(subscription: Subscription, request: Any) -> bool:

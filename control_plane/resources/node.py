@@ -2,6 +2,8 @@
 
 import ipaddress
 
+from envoy.config.core.v3.health_check_pb2 import HealthStatus
+
 from control_plane.fleet import EngineState
 from control_plane.identity import Pool
 from control_plane.plan import EnginePlan, MeshTls, NodePlan, Plan, PoolPlan
@@ -37,7 +39,11 @@ from engines.keep_alive import upstream_idle_timeout_s
 
 MESH = "mesh"  # names the listener, its routes and its statistics
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request"
-_DRAINING = 3  # envoy.config.core.v3.HealthStatus.DRAINING
+_LISTED = {  # with envoy.config.core.v3.HealthStatus beside ready engines
+    EngineState.READY: HealthStatus.UNKNOWN,
+    EngineState.DRAINING: HealthStatus.DRAINING,
+    EngineState.WARMING: HealthStatus.UNHEALTHY,
+}
 _FEW = Thresholds(max_connections=2, max_pending_requests=16, max_requests=16, max_retries=1)
 
 
@@ -268,18 +274,23 @@ def _metrics_cluster(engine: EnginePlan) -> Json:
 
 
 def _load_assignment(pool: Pool, engines: list[EnginePlan]) -> object:
-    """Return the pool's engines: the ready with their weight, the draining without new requests.
+    """Return the pool's engines: the ready with their weight, the others without new requests.
 
-    A draining engine's open streams go on; a warming or dead one is not listed.
+    A draining engine's open streams go on; a warming one is listed, so that its health is known
+    when it becomes ready; a dead one is not listed.
+
+    With no ready engine here, whoever is listed takes what comes: it is the edges that send or do
+    not, and they hear of a change a moment before or after this node.
     """
     assignment = ClusterLoadAssignment(cluster_name=pool.cluster)
-    listed = [e for e in engines if e.state in (EngineState.READY, EngineState.DRAINING)]
+    listed = [e for e in engines if e.state in _LISTED]
+    ready = any(engine.state is EngineState.READY for engine in listed)
     if listed:
         locality = assignment.endpoints.add()
         for engine in listed:
             host = locality.lb_endpoints.add()
             host.load_balancing_weight.value = max(1, engine.weight)
             host.endpoint.address.pipe.path = engine.socket
-            if engine.state is EngineState.DRAINING:
-                host.health_status = _DRAINING
+            if ready and engine.state is not EngineState.READY:
+                host.health_status = _LISTED[engine.state]
     return assignment

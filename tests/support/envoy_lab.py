@@ -22,6 +22,7 @@ from control_plane.plan import Plan
 from control_plane.resources import View, build_resources
 from control_plane.snapshot import Snapshot, make_snapshot
 from control_plane.store import Render, SnapshotStore
+from control_plane.stream import ROUTE_GRACE_S
 from tests.support import paths
 from tests.support.envoy import EnvoyAdmin
 from tests.support.eventually import eventually
@@ -40,6 +41,7 @@ class Lab:
     ) -> None:
         self.root = root
         self._render, self._tls, self._addresses = render, tls, tuple(addresses)
+        self.route_grace_s = ROUTE_GRACE_S
         self._serving = contextlib.AsyncExitStack()
         self._know_nothing()
         self.edge_port, self.node_port = free_ports(2)
@@ -48,7 +50,9 @@ class Lab:
     def _know_nothing(self) -> None:
         self.metrics = Metrics()
         self.store = SnapshotStore(self._render, self.metrics)
-        self.service = AdsService(self.store, self.metrics, self._tls)
+        self.service = AdsService(
+            self.store, self.metrics, self._tls, route_grace_s=self.route_grace_s
+        )
 
     async def start_serving(self) -> None:
         """Serve ADS on the lab's socket, and over TLS on its further addresses."""

@@ -73,9 +73,9 @@ def request(
 class Client:
     """One stream and the requests of its Envoy; `said` maps a response to kind, names, removed."""
 
-    def __init__(self, **kinds: dict[str, str]) -> None:
+    def __init__(self, *, route_grace_s: float = 0.0, **kinds: dict[str, str]) -> None:
         numbers = itertools.count(1)
-        self.stream = AdsStream(lambda: f"n{next(numbers)}")
+        self.stream = AdsStream(lambda: f"n{next(numbers)}", route_grace_s=route_grace_s)
         self.now = 0.0
         self.last: dict[str, Any] = {}
         self.events: list[Any] = []

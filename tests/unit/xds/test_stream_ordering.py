@@ -2,6 +2,7 @@
 
 import pytest
 
+from control_plane.snapshot import empty_assignment
 from control_plane.stream import ORDER_TIMEOUT_S
 from tests.support.xds import Client
 
@@ -13,6 +14,13 @@ def connected(**world: dict[str, str]) -> Client:
     """Return a client that holds all of a world."""
     world = WORLD | world
     client = Client(**world)
+    greet(client, **world)
+    return client
+
+
+def greet(client: Client, **world: dict[str, str]) -> None:
+    """Let a client take all of its world."""
+    world = WORLD | world
     client.send("cds")
     client.send("eds", subscribe=tuple(world["eds"]))
     client.ack("cds")
@@ -21,7 +29,6 @@ def connected(**world: dict[str, str]) -> Client:
     client.ack("lds")
     client.send("rds", subscribe=tuple(world["rds"]))
     client.ack("rds")
-    return client
 
 
 @conformance("51")
@@ -124,3 +131,57 @@ def test_a_listeners_extension_is_answered_while_the_listener_waits_for_it():
     client = Client(**(WORLD | {"ecds": {"limits": "v1"}}))
     assert client.send("cds") == [("cds", ["A"], [])]
     assert client.send("ecds", subscribe=("limits",)) == [("ecds", ["limits"], [])]
+
+
+EMPTIED = empty_assignment("A").version
+
+
+@conformance("51")
+def test_51_endpoints_that_become_none_go_after_the_routes():
+    client = connected()
+    changed = WORLD | {"eds": {"A": EMPTIED}, "rds": {"R": "v2"}}
+    assert client.change(**changed) == [("rds", ["R"], [])]
+    assert client.ack("rds") == [("eds", ["A"], [])]
+
+
+@conformance("51")
+def test_51_endpoints_that_become_none_wait_for_nothing_else():
+    client = connected()
+    assert client.change(**(WORLD | {"eds": {"A": EMPTIED}})) == [("eds", ["A"], [])]
+
+
+@conformance("52")
+def test_52_an_empty_answer_on_which_a_cluster_warms_never_waits():
+    client = connected()
+    changed = WORLD | {"cds": {"A": "v2"}, "eds": {"A": EMPTIED}, "rds": {"R": "v2"}}
+    assert client.change(**changed) == [("cds", ["A"], []), ("eds", ["A"], [])]
+
+
+@conformance("51")
+def test_51_what_routes_left_stays_for_a_while():
+    client = Client(route_grace_s=3.0, **WORLD)
+    greet(client)
+    client.now = 10.0
+    swapped = WORLD | {"cds": {}, "eds": {}, "rds": {"R": "v2"}}
+    assert client.change(**swapped) == [("rds", ["R"], [])]
+    assert client.ack("rds") == []
+    assert client.stream.next_deadline() == 13.0
+    client.now = 13.0
+    assert client.poll() == [("cds", [], ["A"]), ("eds", [], ["A"])]
+    assert client.stream.next_deadline() is None
+
+
+@conformance("52")
+def test_52_routes_that_never_rest_hold_nothing_for_ever():
+    client = Client(route_grace_s=3.0, **WORLD)
+    greet(client)
+    client.now = 100.0
+    client.change(**(WORLD | {"eds": {"A": EMPTIED}, "rds": {"R": "v2"}}))
+    client.ack("rds")
+    sent = []
+    for second in range(101, 108):
+        client.now = float(second)
+        said = client.change(**(WORLD | {"eds": {"A": EMPTIED}, "rds": {"R": f"v{second}"}}))
+        said += client.ack("rds")
+        sent += [second for kind, _, _ in said if kind == "eds"]
+    assert sent == [105]
