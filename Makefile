@@ -11,7 +11,7 @@ COVERAGE := --cov --cov-branch --cov-report=term:skip-covered
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help up test check bench bench-balance bench-model bench-plan bench-xds format lint lock clean
+.PHONY: help up test check conformance bench bench-balance bench-model bench-plan bench-xds format lint lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }'
@@ -40,6 +40,10 @@ test: $(VENV)/.ready ## set up everything and run every check and test (ARGS= fo
 
 check: lint ## format check, lint, types, and the tests that need no vLLM
 	@pytest $(COVERAGE) tests --ignore=tests/e2e $(ARGS)
+
+conformance: $(VENV)/.ready ## print what came of every line of the xDS and Consul lists (ARGS="--conformance-json FILE")
+	@.ci/install-consul || true
+	@pytest -q -m conformance --conformance-table $(ARGS) tests
 
 $(VENV)/.bench: .ci/locks/bench.txt $(VENV)/.ready
 	@echo "==> adding what draws pictures to $(VENV)"

@@ -37,6 +37,13 @@ class HostPort:
             return False
         return True
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        return self.host == "localhost" or (
+            self.is_ip and ipaddress.ip_address(self.host).is_loopback
+        )
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

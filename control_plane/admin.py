@@ -3,8 +3,8 @@
 It is read-only but for named actions, which take a JSON body: no page in a browser can send one
 across origins without asking first.
 
-On a Unix socket the mode 0660 is the access control: owner and group of the process. Errors are
-JSON, like the answers. It never holds a prompt, because the control plane never sees one.
+Who may ask what stands in `access`. Errors are JSON, like the answers. It never holds a prompt,
+because the control plane never sees one.
 """
 
 import asyncio
@@ -17,10 +17,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+import structlog
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from control_plane.access import check_admin, context_of
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.canary_wave import Hold
 from control_plane.errors import Problem, shown
@@ -28,6 +31,8 @@ from control_plane.explain import Explanation
 from control_plane.fleet import Fleet
 from control_plane.guard import GuardState
 from control_plane.metrics import Metrics
+from control_plane.mtls.files import TlsSource
+from control_plane.mtls.spiffe import IdentityError
 from control_plane.plan import Plan
 from control_plane.plan_view import fleet_to_json, plan_to_json
 from control_plane.quarantine import Refusal
@@ -39,6 +44,8 @@ from control_plane.xds_status import (
     snapshot_to_json,
 )
 from engines.sockets import SOCKET_UMASK, claim_socket
+
+logger = structlog.get_logger()
 
 _STOP_GRACE_S = 1.0
 
@@ -63,19 +70,27 @@ class Observed(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serve_admin(plane: Observed, address: UnixSocket | HostPort) -> AsyncIterator[None]:
+async def serve_admin(
+    plane: Observed, address: UnixSocket | HostPort, tls: TlsSource | None = None
+) -> AsyncIterator[None]:
     """Serve the admin API while the context is open; its socket is gone afterwards."""
-    runner = web.AppRunner(build_admin(plane), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+    app = build_admin(plane)
+    app.middlewares.append(_authorized(address, tls))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
+    removal = contextlib.ExitStack()  # of a socket that is ours: one of somebody else stays
     try:
         if isinstance(address, UnixSocket):
-            await web.SockSite(runner, _bind(address.path)).start()
+            bound = _bind(address.path)
+            removal.callback(Path(address.path).unlink, missing_ok=True)
+            await web.SockSite(runner, bound).start()
         else:
-            await web.TCPSite(runner, address.host, address.port).start()
+            context = context_of(address, tls)
+            await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
         yield
     finally:
         await runner.cleanup()
-        _remove(address)
+        removal.close()
 
 
 def _bind(path: str) -> socket.socket:
@@ -88,11 +103,6 @@ def _bind(path: str) -> socket.socket:
     finally:
         os.umask(umask)
     return bound
-
-
-def _remove(address: UnixSocket | HostPort) -> None:
-    if isinstance(address, UnixSocket):
-        Path(address.path).unlink(missing_ok=True)
 
 
 def build_admin(plane: Observed) -> web.Application:
@@ -200,10 +210,24 @@ def _parse_json(data: bytes) -> Any:
         return None
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _authorized(address: UnixSocket | HostPort, tls: TlsSource | None) -> Middleware:
+    @web.middleware
+    async def authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            check_admin(request, address, tls)
+        except IdentityError as error:
+            logger.warning("admin request refused", path=request.path[:200], reason=str(error))
+            return _error(403, "forbidden", str(error))
+        return await handler(request)
+
+    return authorized
+
+
 @web.middleware
-async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPException as error:

@@ -23,12 +23,16 @@ from control_plane.canary_forms import proves
 from control_plane.canary_wave import Envoy, candidate
 from control_plane.connect_rate import ConnectBucket, ConnectRate
 from control_plane.errors import InputError
+from control_plane.health_service import HealthService
 from control_plane.metrics import Metrics
+from control_plane.mtls.files import TlsSource
+from control_plane.mtls.server import grpc_credentials, grpc_peer
+from control_plane.mtls.spiffe import Identity, IdentityError, check_asks_for_itself
 from control_plane.orphans import ORPHAN_S
 from control_plane.quarantine import Refusal
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import Snapshot
-from control_plane.store import SnapshotStore
+from control_plane.store import Store
 from control_plane.stream import (
     NOT_SERVED,
     Acked,
@@ -57,6 +61,10 @@ _QUEUED_S = 0.002  # in which a request that lies there already is read
 _TURNS = 4  # of the event loop, from a message's arrival to the end of its read
 _LOG_EVERY_S = 60.0  # streams that are turned away
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
+# An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves, and
+# replicas that were added get their part. gRPC spreads the moment by a tenth either way.
+_CONNECTION_AGE_S = 30 * 60.0
+_AGE_GRACE_S = 5.0  # that streams have to end by themselves; Envoy's never do
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
     ("grpc.max_concurrent_streams", _MAX_STREAMS),
@@ -64,10 +72,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
-    # An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves,
-    # and replicas that were added get their part. gRPC spreads the moment by a tenth either way.
-    ("grpc.max_connection_age_ms", 30 * 60 * 1000),
-    ("grpc.max_connection_age_grace_ms", 5_000),
 )
 
 
@@ -76,6 +80,7 @@ class _Connection:
     """What the shell knows about one stream besides its protocol state."""
 
     connected_since: float  # seconds since the epoch
+    peer: Identity | None = None  # who the client certificate names; None without TLS
     view: View | None = None  # known from the first request on
     unknown_types: set[str] = field(default_factory=set)  # logged already
 
@@ -85,8 +90,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
 
     def __init__(
         self,
-        store: SnapshotStore,
+        store: Store,
         metrics: Metrics,
+        tls: TlsSource | None = None,
         connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
         queued_s: float = _QUEUED_S,
     ) -> None:
@@ -94,7 +100,9 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._connects = ConnectBucket(connect_rate)
         self._turned_away_at = float("-inf")  # logged last
         self._store = store
+        self.health = HealthService(lambda: store.unready is None, store.bell)
         self._metrics = metrics
+        self._tls = tls
         self._streams: dict[AdsStream, _Connection] = {}
         self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
@@ -123,6 +131,10 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
                 }
             )
         )
+
+    def uses(self, view: View) -> bool:
+        """Whether any stream is served this view."""
+        return any(connection.view == view for connection in self._streams.values())
 
     def status(self) -> list[StreamStatus]:
         """Return the state of every open stream, sorted by node."""
@@ -179,16 +191,34 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         only_type: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Serve one client until it goes or breaks the protocol."""
-        if self._store.plan is None:
-            await _abort(context, "UNAVAILABLE", "the catalog was not read completely yet")
+        unready = self._store.unready
+        if unready is not None:
+            await _abort(context, "UNAVAILABLE", unready)
+        peer = await self._peer(context)
         await self._wait_for_turn(context)
         stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
-        self._streams[stream] = _Connection(time.time())
+        self._streams[stream] = _Connection(time.time(), peer)
         try:
             async for response in self._serve(stream, requests, context):
                 yield response
         finally:
             self._close(stream)
+
+    async def _peer(self, context: Any) -> Identity | None:
+        """Return who opens a stream over TLS; refuse who is nobody of our trust domain."""
+        if self._tls is None:
+            return None
+        try:
+            peer = grpc_peer(context.auth_context())
+        except IdentityError as error:
+            logger.warning("stream refused", status="UNAUTHENTICATED", reason=str(error))
+            await _abort(context, "UNAUTHENTICATED", str(error))
+        ours = self._tls.current.identity.trust_domain
+        if peer is not None and peer.trust_domain != ours:
+            reason = f"{peer} is not of the trust domain {ours}"
+            logger.warning("stream refused", status="PERMISSION_DENIED", reason=reason)
+            await _abort(context, "PERMISSION_DENIED", reason)
+        return peer
 
     async def _wait_for_turn(self, context: Any) -> None:
         """Let a new stream wait while too many open at once; turn it away if it would be long."""
@@ -242,11 +272,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             events = stream.receive(request)
             if view is None:
                 view = parse_view(stream.node)
+                peer = self._streams[stream].peer
+                if peer is not None:
+                    check_asks_for_itself(peer, stream.node.id, view.role)
                 self._open(stream, view)
         except StreamError as error:
             await self._refuse(stream, context, error.status, str(error))
         except InputError as error:
             await self._refuse(stream, context, "INVALID_ARGUMENT", str(error))
+        except IdentityError as error:
+            await self._refuse(stream, context, "PERMISSION_DENIED", str(error))
         for event in events:
             self._note(stream, event)
         return view
@@ -358,13 +393,24 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
 
 @contextlib.asynccontextmanager
 async def serve_ads(
-    service: AdsService, addresses: Sequence[UnixSocket | HostPort]
+    service: AdsService,
+    addresses: Sequence[UnixSocket | HostPort],
+    tls: TlsSource | None = None,
+    *,
+    connection_age_s: float = _CONNECTION_AGE_S,
 ) -> AsyncIterator[None]:
-    """Serve ADS on every address while the context is open. Unix sockets get mode 0660.
+    """Serve ADS and its health on every address while the context is open.
 
-    Raise AddressError or SocketError when an address cannot be listened on.
+    Unix sockets get mode 0660. With TLS, TCP addresses take clients with a certificate of our CAs
+    and nobody else. Raise AddressError or SocketError when an address cannot be listened on.
     """
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS)
+    options = (
+        *_OPTIONS,
+        ("grpc.max_connection_age_ms", int(connection_age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(min(_AGE_GRACE_S, connection_age_s / 4) * 1000)),
+    )
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_STREAMS)
+    service.health.add_to(server)
     ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(service, server)
     server.add_generic_rpc_handlers(type_services(service.serve))
     sockets = [Path(address.path) for address in addresses if isinstance(address, UnixSocket)]
@@ -373,7 +419,10 @@ async def serve_ads(
             if isinstance(address, UnixSocket):
                 claim_socket(address.path)
             try:
-                server.add_insecure_port(str(address))
+                if tls is None or isinstance(address, UnixSocket):
+                    server.add_insecure_port(str(address))
+                else:
+                    server.add_secure_port(str(address), grpc_credentials(tls))
             except RuntimeError as error:
                 raise AddressError(f"xDS address {address}: {error}") from error
     await server.start()

@@ -14,6 +14,7 @@ from control_plane.snapshot import (
     EXTENSION,
     LISTENER,
     ROUTE,
+    SECRET,
     Snapshot,
     VersionedResource,
     empty_assignment,
@@ -61,7 +62,8 @@ def held_form(before: Snapshot, now: Snapshot) -> Snapshot:
     for type_url in GATED:
         resources[type_url] = before.of_type(type_url)
     resources[ENDPOINT] = _endpoints(before, now)
-    resources[EXTENSION] = _merged(before.of_type(EXTENSION), now.of_type(EXTENSION))
+    for type_url in (EXTENSION, SECRET):
+        resources[type_url] = _merged(before.of_type(type_url), now.of_type(type_url))
     return Snapshot(MappingProxyType(resources), before.eds_names)
 
 
@@ -79,7 +81,7 @@ def _endpoints(before: Snapshot, now: Snapshot) -> Mapping[str, VersionedResourc
 def _merged(
     old: Mapping[str, VersionedResource], new: Mapping[str, VersionedResource]
 ) -> Mapping[str, VersionedResource]:
-    """Return what is there now, and what the listeners of before may still ask for."""
+    """Return what is there now, and what clusters and listeners of before may still ask for."""
     return MappingProxyType(dict(sorted({**old, **new}.items())))
 
 

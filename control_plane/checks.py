@@ -15,6 +15,7 @@ from envoy.config.cluster.v3 import cluster_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import (
     http_connection_manager_pb2,
 )
+from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from control_plane.metadata import socket_path_fault
@@ -49,6 +50,7 @@ def check_set(resources: Resources) -> tuple[str, ...]:
     for kind, names in _names(resources).items():
         violations += _check_names(kind, names)
     violations += _check_references(resources)
+    violations += _check_secrets(resources)
     violations += _check_locality_weights(resources)
     return tuple(violations)
 
@@ -61,6 +63,7 @@ def _names(resources: Resources) -> dict[str, list[str]]:
         "routes": [routes.name for routes in resources.routes],
         "runtime layer": [layer.name for layer in resources.runtimes],
         "extension": [extension.name for extension in resources.extensions],
+        "secret": [secret.name for secret in resources.secrets],
     }
 
 
@@ -231,6 +234,34 @@ def _check_references(resources: Resources) -> Iterator[str]:
         yield from (
             f"listener {listener.name!r}: extension {name!r} is missing" for name in missing
         )
+
+
+def _check_secrets(resources: Resources) -> Iterator[str]:
+    """What names a secret that never comes would warm for ever."""
+    served = {secret.name for secret in resources.secrets}
+    for kind, holders in (("cluster", resources.clusters), ("listener", resources.listeners)):
+        for holder in holders:
+            for name in sorted(set(secret_names(holder)) - served):
+                yield f"{kind} {holder.name!r}: secret {name!r} is missing"
+
+
+def secret_names(holder: Any) -> Iterator[str]:
+    """Return the secrets that a cluster or a listener asks for; static ones are not asked for."""
+    for context in _tls_contexts(holder):
+        common = context.common_tls_context
+        configs = [*common.tls_certificate_sds_secret_configs]
+        configs.append(common.validation_context_sds_secret_config)
+        configs.append(common.combined_validation_context.validation_context_sds_secret_config)
+        yield from (config.name for config in configs if config.HasField("sds_config"))
+
+
+def _tls_contexts(holder: Any) -> Iterator[Any]:
+    chains = getattr(holder, "filter_chains", None)
+    sockets = [holder.transport_socket] if chains is None else [c.transport_socket for c in chains]
+    for socket in sockets:
+        for context in (tls_pb2.UpstreamTlsContext(), tls_pb2.DownstreamTlsContext()):
+            if socket.typed_config.Unpack(context):
+                yield context
 
 
 def eds_name(cluster: Any) -> str:

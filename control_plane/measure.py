@@ -16,12 +16,14 @@ from yarl import URL
 from control_plane.consul_calls import ConsulCallError
 from control_plane.fleet import Engine, EngineState, Fleet
 from control_plane.metrics import Metrics
+from control_plane.mtls.server import TlsClient
 from control_plane.observations import MAX_SCRAPE_BYTES, Observation, parse_observation
 from control_plane.plan import EnginePlan, NodePlan, Plan
 from control_plane.planner import Corrections
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior, Sample, correct, declared_capacity, learn, measure
 from control_plane.posterior_store import PosteriorStore
+from control_plane.unexpected import UnexpectedErrors
 
 logger = structlog.get_logger()
 
@@ -76,6 +78,7 @@ class Meter:
         self._scrape = scrape
         self._store = store
         self._leads = leads
+        self._unexpected = UnexpectedErrors(plane.metrics)
         self._min_interval_s = min_interval_s
         self._last: dict[str, Observation] = {}
         self._told: Corrections = {}
@@ -179,7 +182,11 @@ class Meter:
     async def _observe(self, target: _Target, slots: asyncio.Semaphore) -> None:
         engine_id = target.planned.id
         async with slots:
-            outcome = await self._sample(target)
+            try:
+                outcome = await self._sample(target)
+            except Exception as error:  # noqa: BLE001 whatever one engine tells, the others are measured on
+                meanwhile = "it counts as before"
+                outcome = str(self._unexpected.note("measuring", error, meanwhile=meanwhile))
         result = "read" if engine_id in self._last else "failed"
         self._plane.metrics.capacity_scrapes.labels(result).inc()
         state = self.posteriors.get(engine_id)
@@ -244,15 +251,17 @@ class Meter:
         self._plane.take_corrections(corrections)
 
 
-def scrape_through_nodes(session: aiohttp.ClientSession) -> Scrape:
-    """Return the way to engines' metrics: their node's mesh listener."""
+def scrape_through_nodes(session: aiohttp.ClientSession, tls: TlsClient | None = None) -> Scrape:
+    """Return the way to engines' metrics: their node's mesh listener, plain without `tls`."""
+    scheme = "http" if tls is None else "https"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
 
     async def scrape(node: NodePlan, engine: EnginePlan) -> bytes:
         path = f"/wattmesh/engines/{engine.engine}/metrics"
         try:
-            url = URL.build(scheme="http", host=node.address, port=node.port, path=path)
-            async with session.get(url, timeout=timeout) as response:
+            url = URL.build(scheme=scheme, host=node.address, port=node.port, path=path)
+            context = True if tls is None else tls.context()
+            async with session.get(url, timeout=timeout, ssl=context) as response:
                 if response.status != 200:
                     raise ScrapeError(f"HTTP {response.status}")
                 return await _read_bounded(response)

@@ -29,6 +29,12 @@ class Metrics:
             "Problems of the policy that is refused now",
             registry=registry,
         )
+        self.unexpected_errors = Counter(
+            "wattmesh_unexpected_errors",
+            "Exceptions that nobody expected; the last good state stayed in force",
+            ["where"],
+            registry=registry,
+        )
         self.engines = Gauge("wattmesh_engines", "Engines by state", ["state"], registry=registry)
         self.engine_weight = Gauge(
             "wattmesh_engine_weight",

@@ -5,6 +5,7 @@ engine stays in the plan with no endpoint, because "empty" is not "deleted".
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from control_plane.errors import Problem
 from control_plane.fleet import EngineState, PowerSource
@@ -12,6 +13,8 @@ from control_plane.identity import Pool
 from control_plane.limits import TokenBucket
 from control_plane.policy import Balance
 from control_plane.thresholds import PoolThresholds
+
+MeshTlsMode = Literal["accept", "use", "require"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,19 @@ class ModelPlan:
     live: bool  # at least one endpoint in at least one routed pool
 
 
+@dataclass(frozen=True, slots=True)
+class MeshTls:
+    """How edges and nodes talk to each other: TLS, in the steps of a migration from plain HTTP/2.
+
+    accept: nodes take both, edges send plain. use: nodes take both, edges send TLS. require: TLS
+    alone.
+    """
+
+    mode: MeshTlsMode
+    trust_domain: str
+    trusted_ca: str  # PEM; during a rotation of the CA the old one and the new
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that the Envoys are told, before it is put into their words."""
@@ -91,6 +107,7 @@ class Plan:
     max_request_bytes: int = 32 * 1024 * 1024
     retry_after_s: int = 2
     request_limit: TokenBucket | None = None  # of all models together
+    mesh_tls: MeshTls | None = None
     edges: tuple[str, ...] = ()  # node IDs of the edges that share the limits, sorted
     problems: tuple[Problem, ...] = ()
 

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from control_plane.resources.mesh_tls import IDENTITY
 from control_plane.resources.view import View
-from control_plane.snapshot import LISTENER, Snapshot, VersionedResource
+from control_plane.snapshot import LISTENER, SECRET, Snapshot, VersionedResource
 from control_plane.stream import Nacked
 
 _MAX_REFUSALS = 10_000
 _OWN_FAULTS = ("cannot bind", "unable to bind")  # of the host, whatever the content
+_OF_FILES = (SECRET, IDENTITY)  # names files of the host: only these can be at fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class Quarantine:
         for name, version in event.versions:
             content = (view.node_id, event.type_url, name, version)
             good = self._last_taken(view, event.type_url).get(name)
+            if (event.type_url, name) == _OF_FILES:
+                continue
             if content in self._refusals or (good is not None and good.version == version):
                 continue
             self._refusals[content] = Refusal(

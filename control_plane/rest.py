@@ -6,7 +6,7 @@ protocol has no NACK and no order between types: our Envoys use ADS.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,8 +15,11 @@ from aiohttp import web
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
 
+from control_plane.access import context_of, peer_of
 from control_plane.addresses import HostPort
 from control_plane.errors import InputError, WattmeshError
+from control_plane.mtls.files import TlsSource
+from control_plane.mtls.spiffe import IdentityError, check_asks_for_itself
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import (
     CLUSTER,
@@ -25,7 +28,9 @@ from control_plane.snapshot import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     WILDCARD_TYPES,
+    Snapshot,
     VersionedResource,
 )
 from control_plane.store import SnapshotStore
@@ -34,6 +39,7 @@ from control_plane.variants import version_of
 
 _MAX_REQUEST_BYTES = 1024 * 1024  # an Envoy's node with all its extensions takes some 80 kB
 _MAX_NAMES = 10_000
+_MAX_POLLED = 256  # views that only polls ask for
 _STOP_GRACE_S = 1.0
 _PATHS = {
     "clusters": CLUSTER,
@@ -42,6 +48,7 @@ _PATHS = {
     "routes": ROUTE,
     "runtime": RUNTIME,
     "extension_configs": EXTENSION,
+    "secrets": SECRET,
 }
 
 
@@ -50,39 +57,80 @@ class PollError(WattmeshError):
 
 
 @asynccontextmanager
-async def serve_rest(store: SnapshotStore, address: HostPort) -> AsyncIterator[None]:
-    """Serve the REST variant while the context is open."""
-    runner = web.AppRunner(build_rest(store), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+async def serve_rest(
+    store: SnapshotStore,
+    address: HostPort,
+    tls: TlsSource | None = None,
+    streamed: Callable[[View], bool] = lambda _view: False,
+) -> AsyncIterator[None]:
+    """Serve the REST variant while the context is open. With TLS a node asks for itself alone.
+
+    `streamed` tells whether a view is served to a stream, too: what only polls ask for is kept for
+    the latest of them alone, since nobody says when a poller is gone.
+    """
+    app = build_rest(store, tls, streamed)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address.host, address.port).start()
+        context = context_of(address, tls)
+        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
         yield
     finally:
         await runner.cleanup()
 
 
-def build_rest(store: SnapshotStore) -> web.Application:
+def build_rest(
+    store: SnapshotStore,
+    tls: TlsSource | None = None,
+    streamed: Callable[[View], bool] = lambda _view: False,
+) -> web.Application:
     """Return the application."""
+    polled = _Polled(store, streamed)
     app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
     for path, type_url in _PATHS.items():
-        app.router.add_post(f"/v3/discovery:{path}", _Discovery(store, type_url).answer)
+        app.router.add_post(f"/v3/discovery:{path}", _Discovery(polled, type_url, tls).answer)
     return app
+
+
+class _Polled:
+    """What is kept for pollers: the views of the latest ones."""
+
+    def __init__(self, store: SnapshotStore, streamed: Callable[[View], bool]) -> None:
+        self._store = store
+        self._streamed = streamed
+        self._views: dict[View, None] = {}  # polled last comes last
+
+    def snapshot(self, view: View) -> Snapshot | None:
+        """Return what a view is served, and forget the view that was polled longest ago."""
+        self._views.pop(view, None)
+        self._views[view] = None
+        if len(self._views) > _MAX_POLLED:
+            oldest = next(iter(self._views))
+            del self._views[oldest]
+            if not self._streamed(oldest):
+                self._store.forget(oldest)
+        return self._store.snapshot(view)
 
 
 class _Discovery:
     """The handler of one type."""
 
-    def __init__(self, store: SnapshotStore, type_url: str) -> None:
-        self._store = store
+    def __init__(self, polled: "_Polled", type_url: str, tls: TlsSource | None) -> None:
+        self._polled = polled
         self._type_url = type_url
+        self._tls = tls
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer a poll."""
         try:
             asked = _parse(await request.read(), self._type_url)
             view = parse_view(asked.node)
+            if self._tls is not None:
+                check_asks_for_itself(peer_of(request, self._tls), asked.node.id, view.role)
         except (PollError, InputError) as error:
             return _refusal(400, str(error))
+        except IdentityError as error:
+            return _refusal(403, str(error))
         wanted = self._wanted(view, list(asked.resource_names))
         if wanted is None:
             return _refusal(503, "the catalog was not read completely yet")
@@ -94,7 +142,7 @@ class _Discovery:
 
     def _wanted(self, view: View, names: list[str]) -> list[VersionedResource] | None:
         """Return the resources asked for, sorted by name; None while nothing is known."""
-        snapshot = self._store.snapshot(view)
+        snapshot = self._polled.snapshot(view)
         if snapshot is None:
             return None
         current = snapshot.of_type(self._type_url)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import structlog
@@ -21,7 +22,12 @@ from control_plane.addresses import HostPort, UnixSocket
 from control_plane.admin import serve_admin
 from control_plane.ads import AdsService, serve_ads
 from control_plane.canary_wave import Hold
-from control_plane.catalog_files import FileRead, follow_catalog_file, follow_policy_file
+from control_plane.catalog_files import (
+    POLL_S,
+    FileRead,
+    follow_catalog_file,
+    follow_policy_file,
+)
 from control_plane.connect_rate import ConnectRate
 from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
@@ -32,7 +38,9 @@ from control_plane.guard import HOLD_S, CatalogRead, GuardState, admit_catalog, 
 from control_plane.leader import Leadership
 from control_plane.measure import MIN_INTERVAL_S, Meter, scrape_through_nodes
 from control_plane.metrics import Metrics
-from control_plane.plan import Plan
+from control_plane.mtls.files import TlsFiles, TlsMaterial, TlsSource
+from control_plane.mtls.server import TlsClient
+from control_plane.plan import MeshTls, MeshTlsMode, Plan
 from control_plane.plan_metrics import PlanGauges
 from control_plane.planner import NO_CORRECTIONS, Corrections, Planner
 from control_plane.policy import Policy
@@ -44,11 +52,13 @@ from control_plane.resources import View
 from control_plane.rest import serve_rest
 from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
+from control_plane.unexpected import UnexpectedErrors
 from control_plane.xds_status import StreamStatus
 from engines.gpu import GpuTable, load_gpu_table
 
 logger = structlog.get_logger()
 
+_LAST_GOOD = "the last good state stays in force"
 _EDGE_GRACE_S = 1.0  # until an edge that went shares the limits no more
 
 CatalogSource = AsyncIterator[CatalogRead]
@@ -63,6 +73,8 @@ class ControlPlaneConfig:
     xds_addresses: tuple[UnixSocket | HostPort, ...]
     admin_address: UnixSocket | HostPort
     rest_address: HostPort | None = None  # xDS over REST, for clients that speak no gRPC
+    tls: TlsFiles | None = None  # for everything on TCP
+    mesh_tls: MeshTlsMode | None = None  # between edges and nodes, by the CAs of `tls`
     consul_address: str = "http://127.0.0.1:8500"
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
@@ -89,15 +101,19 @@ class ControlPlane:
         self.streams: Callable[[], list[StreamStatus]] = list
         self.view_of: Callable[[str], View | None] = lambda _node: None
         self._store = store
+        self._gpus = gpus
         self._fleets, self._planner = FleetBuilder(gpus), Planner()
+        self._unexpected = UnexpectedErrors(metrics)
         self._gauges = PlanGauges(metrics)
         self._guarded = guarded
         self._hold_s = hold_s
         self._policy: Policy | None = None
         self._policy_problems: tuple[Problem, ...] = ()
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
+        self._plan_problems: tuple[Problem, ...] = ()  # of inputs that could not be planned
         self.posteriors: Callable[[], Mapping[str, Posterior]] = dict
         self._corrections: Corrections = NO_CORRECTIONS
+        self._mesh_tls: MeshTls | None = None
         self._edges: tuple[str, ...] = ()  # that share the limits
         self._connected: tuple[str, ...] = ()
         self._replan = False  # something besides the edges changed
@@ -148,7 +164,8 @@ class ControlPlane:
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with the inputs now: refused documents, then dropped entries."""
         dropped = self.plan.problems if self.plan else ()
-        return (*self._policy_problems, *self._catalog_problems, *dropped)
+        refused = (*self._policy_problems, *self._catalog_problems, *self._plan_problems)
+        return (*refused, *dropped)
 
     def not_ready(self) -> str | None:
         """Return why nothing is served yet, or None when it is."""
@@ -160,7 +177,7 @@ class ControlPlane:
             return "the catalog was empty at first sight; waiting for an engine or a second proof"
         if self._policy is None:
             return _because("there is no good policy yet", self._policy_problems)
-        return "the first plan is about to be published"
+        return _because("the first plan is about to be published", self._plan_problems)
 
     async def follow_catalog(
         self, reads: AsyncIterator[CatalogRead | FileRead[CatalogRead]]
@@ -170,7 +187,7 @@ class ControlPlane:
             read = item.value if isinstance(item, FileRead) else item
             if isinstance(item, FileRead):
                 self._catalog_problems = item.problems
-                _log_problems("catalog refused, the last good one stays in force", item.problems)
+                self._note_refused("catalog", item)
             if read is not None:
                 self._take_catalog(read)
 
@@ -179,16 +196,29 @@ class ControlPlane:
         async for read in reads:
             self._policy_problems = read.problems
             self.metrics.policy_errors.set(len(read.problems))
-            _log_problems("policy refused, the last good one stays in force", read.problems)
+            self._note_refused("policy", read)
             if read.value is not None and read.value != self._policy:
                 logger.info("policy read", models=len(read.value.models))
                 self._policy = read.value
                 self._note_change()
 
+    def _note_refused(self, what: str, read: FileRead[Any]) -> None:
+        """Log what is wrong with a file that was read."""
+        if read.error is None:
+            _log_problems(f"{what} refused, the last good one stays in force", read.problems)
+        else:
+            self._unexpected.note(what, read.error, meanwhile=_LAST_GOOD)
+
     def take_corrections(self, corrections: Corrections) -> None:
         """Take what engines were measured to do of what they declare."""
         self._corrections = corrections
         self._note_change()
+
+    def take_mesh_tls(self, mesh_tls: MeshTls) -> None:
+        """Take how edges and nodes talk to each other, and which CAs they trust."""
+        if mesh_tls != self._mesh_tls:
+            self._mesh_tls = mesh_tls
+            self._note_change(replan=False)
 
     def take_edges(self, edges: tuple[str, ...]) -> None:
         """Take the node IDs of the edges that are connected now; limits are shared among them."""
@@ -277,21 +307,33 @@ class ControlPlane:
             return
 
     def _publish(self) -> None:
+        """Put a plan of what is believed now in force; the last one stays if none can be made."""
+        try:
+            self._make_plan()
+        except Exception as error:  # noqa: BLE001 whatever one input does to planning, the rest goes on
+            self._fleets, self._planner = FleetBuilder(self._gpus), Planner()  # half done
+            problem = self._unexpected.note("plan", error, meanwhile=_LAST_GOOD)
+            self._plan_problems = (problem,)
+
+    def _make_plan(self) -> None:
         catalog = self.guard.catalog
         if catalog is None or self._policy is None:
             return
         before = self.plan
         if before is not None and not self._replan:
-            self._store.publish(replace(before, edges=self._edges))
+            edges = self._edges if before.limited else ()
+            self._store.publish(replace(before, edges=edges, mesh_tls=self._mesh_tls))
             return
         self._replan = False
         with self.metrics.plan_seconds.time():
-            self.fleet = self._fleets.build(catalog)
-            plan = self._planner.plan(self.fleet, self._policy, time.time(), self._corrections)
+            fleet = self._fleets.build(catalog)
+            plan = self._planner.plan(fleet, self._policy, time.time(), self._corrections)
             # Without a limit nobody needs to know; with thousands of edges each would cost a push.
-            plan = replace(plan, edges=self._edges if plan.limited else ())
+            edges = self._edges if plan.limited else ()
+            plan = replace(plan, edges=edges, mesh_tls=self._mesh_tls)
             first, changed = before is None, plan != before
             self._store.publish(plan)
+        self.fleet, self._plan_problems = fleet, ()
         self._gauges.show(plan)
         if changed:
             logger.info(
@@ -313,7 +355,8 @@ async def run_control_plane(
     metrics = metrics or Metrics()
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
-    service = AdsService(store, metrics, config.connect_rate)
+    tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
+    service = AdsService(store, metrics, tls, config.connect_rate)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
@@ -330,29 +373,52 @@ async def run_control_plane(
             leadership = Leadership(client, name=f"{socket.gethostname()}:{os.getpid()}")
         meter = Meter(
             plane,
-            scrape_through_nodes(session),
+            scrape_through_nodes(session, _mesh_client(config, tls)),
             store=kept,
             leads=lambda: leadership is None or leadership.leads,
             min_interval_s=config.measure_interval_s,
         )
         plane.posteriors = lambda: meter.posteriors
-        await stack.enter_async_context(serve_admin(plane, config.admin_address))
-        await stack.enter_async_context(serve_ads(service, config.xds_addresses))
+        await stack.enter_async_context(serve_admin(plane, config.admin_address, tls))
+        await stack.enter_async_context(serve_ads(service, config.xds_addresses, tls))
         if config.rest_address is not None:
-            await stack.enter_async_context(serve_rest(store, config.rest_address))
+            await stack.enter_async_context(
+                serve_rest(store, config.rest_address, tls, service.uses)
+            )
         logger.info(
             "control plane is up",
             catalog=config.catalog,
             xds=[str(address) for address in config.xds_addresses],
             admin=str(config.admin_address),
         )
+        if tls is not None and config.mesh_tls is not None:
+            plane.take_mesh_tls(mesh_tls_of(config.mesh_tls, tls.current))
         async with asyncio.TaskGroup() as tasks:
+            if tls is not None and config.mesh_tls is not None:
+                tasks.create_task(_follow_authorities(plane, config.mesh_tls, tls))
             tasks.create_task(plane.follow_catalog(catalog or _catalog_source(config, metrics)))
             tasks.create_task(plane.follow_policy(_policy_source(config)))
             tasks.create_task(plane.publish_changes(config.debounce))
             tasks.create_task(meter.run())
             if leadership is not None:
                 tasks.create_task(leadership.seek())
+
+
+async def _follow_authorities(plane: ControlPlane, mode: MeshTlsMode, tls: TlsSource) -> None:
+    """Push the CAs that the mesh trusts whenever their file changes, until cancelled."""
+    while True:
+        await asyncio.sleep(POLL_S)
+        plane.take_mesh_tls(mesh_tls_of(mode, await asyncio.to_thread(tls.refresh)))
+
+
+def mesh_tls_of(mode: MeshTlsMode, material: TlsMaterial) -> MeshTls:
+    """Return the mesh's TLS under the CAs and in the trust domain of our own certificate."""
+    return MeshTls(mode, material.identity.trust_domain, material.authorities.decode())
+
+
+def _mesh_client(config: ControlPlaneConfig, tls: TlsSource | None) -> TlsClient | None:
+    """Return what engines are measured with: plain HTTP while nodes take it."""
+    return None if tls is None or config.mesh_tls in (None, "accept") else TlsClient(tls, "node")
 
 
 def _catalog_source(
@@ -373,6 +439,10 @@ async def _policy_source(config: ControlPlaneConfig) -> AsyncIterator[FileRead[P
 
 def _because(text: str, problems: tuple[Problem, ...]) -> str:
     return f"{text}: {'; '.join(str(problem) for problem in problems)}" if problems else text
+
+
+def _log_tls_problems(problems: tuple[Problem, ...]) -> None:
+    _log_problems("certificate files refused, the last good ones stay in force", problems)
 
 
 def _log_problems(event: str, problems: tuple[Problem, ...]) -> None:

@@ -24,10 +24,12 @@ LISTENER = f"{_PREFIX}listener.v3.Listener"
 ROUTE = f"{_PREFIX}route.v3.RouteConfiguration"
 EXTENSION = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 RUNTIME = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
+SECRET = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"  # noqa: S105 a type
 
 # Make before break: what others refer to goes out first, and is removed last. Runtime comes before
-# all, so that a new cluster never stands without its thresholds.
-TYPE_URLS = (RUNTIME, CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE)
+# all, so that a new cluster never stands without its thresholds; a secret is asked for by what
+# needs it, and waits for nothing.
+TYPE_URLS = (RUNTIME, CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET)
 WILDCARD_TYPES = frozenset({CLUSTER, LISTENER})  # an empty first subscription means all
 
 
@@ -61,6 +63,7 @@ def messages_by_type(resources: Resources) -> dict[str, tuple[Any, ...]]:
         EXTENSION: resources.extensions,
         LISTENER: resources.listeners,
         ROUTE: resources.routes,
+        SECRET: resources.secrets,
     }
 
 

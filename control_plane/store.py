@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -32,7 +33,51 @@ _MAX_SHOWN = 20  # violations, contents or nodes in one log line
 _MAX_DEPARTED = 256  # refused views without a stream whose last good snapshot is kept
 
 
-class SnapshotStore:
+class Store(Protocol):
+    """What streams are served from. One that inherits this has no canaries."""
+
+    envoys: Callable[[str], Iterable[Envoy]]  # of a role, that may try changes first
+    on_cleared: Callable[[tuple[Refusal, ...]], None]  # what is offered again by hand
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing can be served yet to anybody; None once it can."""
+
+    def snapshot(self, view: View, node: str = "") -> Snapshot | None:
+        """Return what a view, or an Envoy of it, is served; None while nothing can be served."""
+
+    def next_deadline(self, _view: View) -> float | None:
+        """Return when a view's Envoys are to look again even if the bell does not ring."""
+        return None
+
+    def awaits(self, _view: View, _node: str) -> bool:
+        """Whether other Envoys wait for what this one says to a change."""
+        return False
+
+    def concerns(self, _view: View, _node: str) -> bool:
+        """Whether an Envoy tries a change for others, or waits for them."""
+        return False
+
+    def note_proven(self, view: View, node: str) -> None:
+        """Take note that an Envoy took all that it was sent of a change."""
+
+    def note_unfit(self, view: View, node: str) -> None:
+        """Take note that an Envoy is gone, or refused something for a reason of its own."""
+
+    def bell(self) -> asyncio.Event:
+        """Return the event that is set when there is news."""
+
+    def note_acked(self, view: View, type_url: str, taken: Iterable[VersionedResource]) -> None:
+        """Take note of what an Envoy took."""
+
+    def note_refused(self, view: View, event: Nacked, *, node: str, at_s: float) -> None:
+        """Take note of what an Envoy refused."""
+
+    def forget(self, view: View) -> None:
+        """Take note that no stream uses a view any more."""
+
+
+class SnapshotStore(Store):
     """Holds the plan in force and its renderings. Used from one event loop."""
 
     def __init__(
@@ -69,6 +114,11 @@ class SnapshotStore:
     def plan(self) -> Plan | None:
         """The plan in force; None until the first complete read of the catalog."""
         return self._plan
+
+    @property
+    def unready(self) -> str | None:
+        """Why nothing is served yet; None once a plan is in force."""
+        return "the catalog was not read completely yet" if self._plan is None else None
 
     def publish(self, plan: Plan) -> None:
         """Put a plan in force and wake every stream. An equal plan changes nothing."""

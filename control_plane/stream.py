@@ -21,6 +21,7 @@ from control_plane.snapshot import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     TYPE_URLS,
     Snapshot,
     VersionedResource,
@@ -38,10 +39,10 @@ _ERROR_SEPARATORS = re.compile(r"[\s'\",;()\[\]]+")
 _MAX_ERROR_CHARS = 64 * 1024  # that are searched for names
 _USED = (CLUSTER, ENDPOINT)  # what listeners and routes refer to
 _USERS = (LISTENER, ROUTE)
-_ALONE = (
-    RUNTIME,
-    EXTENSION,
-)  # refer to nothing; a listener asks for its extensions once it is here
+# Refer to nothing; a listener asks for its extensions once it is here. A secret of which a cluster
+# or a listener waits must not wait for their ACK.
+_ALONE = (RUNTIME, EXTENSION, SECRET)
+_HOLDERS = (CLUSTER, LISTENER)  # of secrets
 
 
 class StreamError(WattmeshError):
@@ -252,6 +253,9 @@ class AdsStream:
         return owed
 
     def _unhindered(self, type_url: str, owed: Changes, snapshot: Snapshot) -> Changes:
+        if type_url == SECRET and owed.removed:
+            held = any(self._awaits(holder, snapshot, removals=True) for holder in _HOLDERS)
+            return replace(owed, removed=()) if held else owed
         if type_url in _ALONE:
             return owed
         if type_url in _USERS:

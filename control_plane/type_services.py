@@ -1,4 +1,4 @@
-"""The discovery services of one type each (CDS, EDS, LDS, RDS, RTDS, ECDS), in both variants.
+"""The discovery services of one type each (CDS, EDS, LDS, RDS, RTDS, ECDS, SDS), in both variants.
 
 They share everything with the aggregated service but the type, which the method implies. Nothing
 orders types that come on streams of their own: use ADS where order matters.
@@ -11,7 +11,15 @@ from typing import Any
 import grpc
 from envoy.service.discovery.v3 import discovery_pb2
 
-from control_plane.snapshot import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME
+from control_plane.snapshot import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    ROUTE,
+    RUNTIME,
+    SECRET,
+)
 from control_plane.variants import DELTA, STATE_OF_THE_WORLD, Variant
 
 Serve = Callable[..., AsyncGenerator[Any, None]]  # requests, context, variant, only_type
@@ -23,6 +31,7 @@ _SERVICES = {
     ROUTE: ("envoy.service.route.v3.RouteDiscoveryService", "Routes"),
     RUNTIME: ("envoy.service.runtime.v3.RuntimeDiscoveryService", "Runtime"),
     EXTENSION: ("envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs"),
+    SECRET: ("envoy.service.secret.v3.SecretDiscoveryService", "Secrets"),
 }
 
 

@@ -2,6 +2,7 @@
 
 Always with the agent, never with the catalog: anti-entropy deletes what the agent does not know.
 The note of a check is constant per state, since every change of it is a write of the Raft log.
+EnableTagOverride stays off, as it is where it is not given: what the agent says of tags counts.
 """
 
 from collections.abc import Awaitable, Mapping

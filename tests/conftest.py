@@ -10,6 +10,8 @@ import pytest
 
 from tests.support import paths
 
+pytest_plugins = ("tests.support.conformance",)
+
 # Machines that run tests are slow and shared: no deadline per example, and few of them.
 hypothesis.settings.register_profile("wattmesh", deadline=None, max_examples=60, print_blob=True)
 hypothesis.settings.load_profile("wattmesh")

@@ -11,15 +11,19 @@ import typer
 
 from control_plane.addresses import HostPort, UnixSocket, parse_address, parse_host_port
 from control_plane.cli import BAD_INPUT, FINDING, OK
+from control_plane.cli.ca import ca_app
 from control_plane.cli.options import (
     DEFAULT_CONSUL,
     AdminAddress,
     CatalogFile,
     ConsulAddress,
+    EnvoyTlsDir,
+    LkgDirectory,
     LogFormat,
     LogLevel,
     OutputForm,
     PolicyFile,
+    TlsDir,
     VllmPython,
 )
 from control_plane.cli.output import (
@@ -44,6 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(ca_app)
 
 
 quarantine_app = typer.Typer(
@@ -131,6 +136,7 @@ def explain_command(
         str | None,
         typer.Option(metavar="ADDRESS", help="Ask a running control plane, with what it measured."),
     ] = None,
+    tls_dir: TlsDir = None,
     output: OutputForm = Output.TABLE,
 ) -> None:
     """Print every step from an engine's metadata to its weight, with units.
@@ -147,7 +153,7 @@ def explain_command(
     if catalog is not None:
         print_explanation(subject, catalog, policy, output)
     else:
-        print_live_explanation(subject, _addresses([str(admin_address)])[0], output)
+        print_live_explanation(subject, _addresses([str(admin_address)])[0], tls_dir, output)
 
 
 @app.command("diff")
@@ -202,23 +208,32 @@ def bootstrap_command(
     role: Annotated[Literal["edge", "node"], typer.Option(help="Which kind of Envoy.")],
     node_id: Annotated[str, typer.Option("--node-id", metavar="ID", help="Envoy's node.id.")],
     xds_address: Annotated[
-        str, typer.Option("--xds-address", metavar="ADDRESS", help="unix:PATH or HOST:PORT.")
+        list[str],
+        typer.Option(
+            "--xds-address", metavar="ADDRESS", help="unix:PATH or HOST:PORT; may be repeated."
+        ),
     ],
+    lkg: LkgDirectory = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where an edge listens for callers.")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="PEM chain.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM private key.")] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What an edge shows to callers.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    tls_dir: EnvoyTlsDir = None,
     admin_socket: Annotated[
         str | None, typer.Option(metavar="PATH", help="Envoy's admin socket (mode 0600).")
     ] = None,
 ) -> None:
     """Print the bootstrap of an Envoy.
 
+    Of several control planes Envoy uses one that is healthy, the cache when none is.
     Example: wattmesh bootstrap --role edge --node-id edge-1 --listen 0.0.0.0:10000
     --xds-address 10.0.0.5:18000 > edge.yaml && envoy -c edge.yaml --disable-hot-restart
     """
     from control_plane.bootstrap import render_bootstrap
+    from control_plane.cli.bootstrap_tls import prepare_tls
 
     if (role == "edge") != (listen is not None):
         raise WattmeshError("--listen: expected with --role edge, and only there")
@@ -227,7 +242,9 @@ def bootstrap_command(
     text = render_bootstrap(
         role=role,
         node_id=node_id,
-        xds_address=parse_address(xds_address),
+        xds_addresses=_addresses(xds_address),
+        lkg=str(lkg.absolute()) if lkg else None,
+        mesh=prepare_tls(tls_dir, role=role, node_id=node_id) if tls_dir else None,
         admin_socket=admin_socket or f"/run/wattmesh/{node_id}.envoy.sock",
         listen=parse_host_port(listen) if listen else None,
         tls_cert=tls_cert,
@@ -252,6 +269,20 @@ def control_plane_command(
     rest_address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve xDS over REST, too.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM chain with our SPIFFE ID.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM private key.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM of the CAs whose clients are let in.")
+    ] = None,
+    allow_plaintext: Annotated[
+        bool, typer.Option("--allow-plaintext", help="Let other hosts connect without TLS.")
+    ] = False,
+    mesh_tls: Annotated[
+        Literal["off", "accept", "use", "require"] | None,
+        typer.Option(help="Between edges and nodes; default: require with --tls-cert, else off."),
+    ] = None,
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     debounce_ms: Annotated[
         int, typer.Option(min=0, max=60_000, help="Quiet time before changes are published.")
@@ -264,21 +295,29 @@ def control_plane_command(
 ) -> None:
     """Watch the catalog and serve every Envoy over xDS, until stopped.
 
+    With TLS, which holds for everything on TCP, an Envoy is sent its own resources alone.
+
     Example: wattmesh control-plane --catalog consul --policy policy.yaml
-    --xds-address 0.0.0.0:18000
+    --xds-address 0.0.0.0:18000 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt
     """
+    from control_plane.cli.exposure import check_exposure, parse_mesh_tls, parse_tls_files
     from control_plane.cli.serve import serve_control_plane
     from control_plane.service import ControlPlaneConfig
 
+    tls = parse_tls_files(tls_cert, tls_key, tls_ca)
     config = ControlPlaneConfig(
         catalog=catalog,
         policy=policy,
         xds_addresses=_addresses(xds_address or ["unix:/run/wattmesh/xds.sock"]),
         admin_address=_addresses([admin_address])[0],
         rest_address=parse_host_port(rest_address) if rest_address else None,
+        tls=tls,
+        mesh_tls=parse_mesh_tls(mesh_tls, tls),
         consul_address=consul_address,
         debounce=_debounce(debounce_ms, debounce_max_ms),
     )
+    addresses = (*config.xds_addresses, config.admin_address, config.rest_address)
+    check_exposure(addresses, config.tls, allow_plaintext=allow_plaintext)
     raise typer.Exit(serve_control_plane(config, level=log_level, as_json=log_format == "json"))
 
 
@@ -287,34 +326,80 @@ def agent_command(
     node: Annotated[Path, typer.Option(metavar="FILE", help="node.yaml: this host's engines.")],
     consul_address: ConsulAddress = DEFAULT_CONSUL,
     xds_address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Also run this host's node Envoy, served from here."),
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Also run this host's node Envoy, served from here; may be repeated.",
+        ),
     ] = None,
+    lkg: LkgDirectory = None,
     run_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, and Envoy's bootstrap and admin socket.")
     ] = Path("/run/wattmesh"),
+    tls_dir: EnvoyTlsDir = None,
     vllm_python: VllmPython = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the engines of one GPU host and keep them registered, until stopped.
 
+    With --lkg the node Envoy's last-known-good cache runs beside it.
+
     Example: wattmesh agent --node node.yaml --xds-address 10.0.0.5:18000
     """
     from control_plane.cli.host import AgentOptions, serve_agent
 
+    if lkg is not None and not xds_address:
+        raise WattmeshError("--lkg: expected with --xds-address, which runs the node Envoy")
     options = AgentOptions(
         node=node,
         consul_address=consul_address,
-        xds_address=_addresses([xds_address])[0] if xds_address else None,
+        xds_addresses=_addresses(xds_address or ()),
+        lkg=lkg.absolute() if lkg else None,
         run_dir=run_dir,
+        tls_dir=tls_dir,
         vllm_python=vllm_python,
     )
     raise typer.Exit(serve_agent(options, level=log_level, as_json=log_format == "json"))
 
 
+@app.command("lkg")
+def lkg_command(
+    directory: Annotated[
+        Path,
+        typer.Option("--dir", metavar="DIR", help="The cache, and the socket it is served on."),
+    ],
+    envoy_admin: Annotated[
+        Path, typer.Option(metavar="PATH", help="The admin socket of the Envoy beside this.")
+    ],
+    poll_s: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Between two looks at Envoy's counters.")
+    ] = 1.0,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
+) -> None:
+    """Record what an Envoy has in force, and serve it while no control plane is up, until stopped.
+
+    Its Envoy's bootstrap names the same directory: wattmesh bootstrap --lkg DIR.
+
+    Example: wattmesh lkg --dir /var/lib/wattmesh/edge-1
+    --envoy-admin /run/wattmesh/edge-1.envoy.sock
+    """
+    from control_plane.cli.lkg import serve_lkg
+    from control_plane.lkg.service import LkgConfig
+
+    config = LkgConfig(
+        directory=directory.absolute(), envoy_admin=envoy_admin.absolute(), poll_s=poll_s
+    )
+    raise typer.Exit(serve_lkg(config, level=log_level, as_json=log_format == "json"))
+
+
 @app.command("status")
-def status_command(admin_address: AdminAddress = None, output: OutputForm = Output.TABLE) -> None:
+def status_command(
+    admin_address: AdminAddress = None,
+    tls_dir: TlsDir = None,
+    output: OutputForm = Output.TABLE,
+) -> None:
     """Print the engines in force and what every connected Envoy holds.
 
     Exit 1 when the control plane is not ready or an Envoy refused something.
@@ -322,12 +407,14 @@ def status_command(admin_address: AdminAddress = None, output: OutputForm = Outp
     """
     from control_plane.cli.status import print_status
 
-    raise typer.Exit(print_status(_admin(admin_address), output))
+    raise typer.Exit(print_status(_admin(admin_address), tls_dir, output))
 
 
 @quarantine_app.command("list")
 def quarantine_list_command(
-    admin_address: AdminAddress = None, output: OutputForm = Output.TABLE
+    admin_address: AdminAddress = None,
+    tls_dir: TlsDir = None,
+    output: OutputForm = Output.TABLE,
 ) -> None:
     """Print what an Envoy refused and is sent to nobody; exit 1 when there is anything.
 
@@ -335,7 +422,7 @@ def quarantine_list_command(
     """
     from control_plane.cli.quarantine import print_quarantine
 
-    raise typer.Exit(print_quarantine(_admin(admin_address), output))
+    raise typer.Exit(print_quarantine(_admin(admin_address), tls_dir, output))
 
 
 @quarantine_app.command("clear")
@@ -345,6 +432,7 @@ def quarantine_clear_command(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything that is refused.")] = False,
     admin_address: AdminAddress = None,
+    tls_dir: TlsDir = None,
 ) -> None:
     """Offer refused content to Envoys again, a few of them first.
 
@@ -355,7 +443,7 @@ def quarantine_clear_command(
 
     if (version is None) != everything:
         raise typer.BadParameter("give either a VERSION or --all")
-    raise typer.Exit(clear_quarantine(_admin(admin_address), version))
+    raise typer.Exit(clear_quarantine(_admin(admin_address), tls_dir, version))
 
 
 @app.command("gpu")
@@ -387,7 +475,7 @@ def up_command(
         typer.Option(metavar="HOST:PORT", help="Where callers connect (default: 127.0.0.1:10000)."),
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Sockets, logs and generated files.")
+        Path | None, typer.Option(metavar="DIR", help="New or empty; only its logs stay.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
     vllm_python: VllmPython = None,

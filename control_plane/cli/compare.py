@@ -33,9 +33,12 @@ def print_explanation(subject: str, catalog: Path, policy: Path | None, output: 
     _print_steps([asdict(item) for item in found], output)
 
 
-def print_live_explanation(subject: str, address: UnixSocket | HostPort, output: Output) -> None:
+def print_live_explanation(
+    subject: str, address: UnixSocket | HostPort, tls_dir: Path | None, output: Output
+) -> None:
     """Print the same of a running control plane."""
-    (found,) = asyncio.run(ask_admin(address, f"/v1/explain/{quote(subject)}"))
+    path = f"/v1/explain/{quote(subject)}"
+    (found,) = asyncio.run(ask_admin(address, path, tls_dir=tls_dir))
     if not isinstance(found, list):
         raise WattmeshError(found["error"]["message"])
     _print_steps(found, output)

@@ -1,14 +1,16 @@
-"""Envoy as a supervised command: its binary, its bootstrap file and its arguments."""
+"""Envoy and its cache as supervised commands: binary, bootstrap file and arguments."""
 
 import contextlib
 import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.bootstrap import render_bootstrap
+from control_plane.bootstrap_tls import BootstrapTls
 from control_plane.errors import WattmeshError
 from engines.launcher import Command
 
@@ -41,8 +43,10 @@ def envoy_command(
     *,
     role: str,
     node_id: str,
-    xds_address: UnixSocket | HostPort,
+    xds_addresses: Sequence[UnixSocket | HostPort],
     run_dir: Path,
+    lkg: str | None = None,
+    mesh: BootstrapTls | None = None,
     listen: HostPort | None = None,
     concurrency: int | None = None,
 ) -> Command:
@@ -55,7 +59,9 @@ def envoy_command(
     text = render_bootstrap(
         role=role,
         node_id=node_id,
-        xds_address=xds_address,
+        xds_addresses=xds_addresses,
+        lkg=lkg,
+        mesh=mesh,
         admin_socket=str(admin_socket),
         listen=listen,
     )
@@ -64,3 +70,11 @@ def envoy_command(
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     return Command(name=f"{node_id}.envoy", argv=tuple(argv), env=dict(os.environ))
+
+
+def lkg_command(*, node_id: str, directory: Path, run_dir: Path) -> Command:
+    """Return how to start the last-known-good cache of the Envoy of that node ID."""
+    admin_socket = admin_socket_path(run_dir, node_id)
+    argv = [sys.executable, "-m", "control_plane.cli", "lkg"]
+    argv += ["--dir", str(directory), "--envoy-admin", str(admin_socket.absolute())]
+    return Command(name=f"{node_id}.lkg", argv=tuple(argv), env=dict(os.environ))

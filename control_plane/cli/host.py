@@ -7,7 +7,8 @@ from pathlib import Path
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.catalog_files import read_file
 from control_plane.cli import OK
-from control_plane.cli.envoys import admin_socket_path, envoy_command
+from control_plane.cli.bootstrap_tls import prepare_tls
+from control_plane.cli.envoys import admin_socket_path, envoy_command, lkg_command
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
 from engines.agent import run_agent
@@ -24,8 +25,10 @@ class AgentOptions:
 
     node: Path
     consul_address: str
-    xds_address: UnixSocket | HostPort | None  # None = the node Envoy is somebody else's
+    xds_addresses: tuple[UnixSocket | HostPort, ...]  # none = the node Envoy is somebody else's
+    lkg: Path | None  # of the node Envoy's last-known-good cache; None = it has none
     run_dir: Path
+    tls_dir: Path | None  # the node Envoy's certificate
     vllm_python: str | None  # None = the Python that runs us
 
 
@@ -34,7 +37,7 @@ def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
     configure_logs(level, as_json=as_json)
     config = load_node(options.node)
     options.run_dir.mkdir(parents=True, exist_ok=True)
-    commands = _envoys(config, options)
+    commands = _commands(config, options)
 
     async def run() -> int:
         try:
@@ -58,14 +61,20 @@ def load_node(path: Path) -> NodeConfig:
     return read_file(path, lambda data: parse_node(data, source=str(path)))
 
 
-def _envoys(config: NodeConfig, options: AgentOptions) -> list[Command]:
-    if options.xds_address is None:
+def _commands(config: NodeConfig, options: AgentOptions) -> list[Command]:
+    if not options.xds_addresses:
         return []
-    return [
-        envoy_command(
-            role="node",
-            node_id=config.node,
-            xds_address=options.xds_address,
-            run_dir=options.run_dir,
-        )
-    ]
+    tls = (
+        prepare_tls(options.tls_dir, role="node", node_id=config.node) if options.tls_dir else None
+    )
+    envoy = envoy_command(
+        role="node",
+        node_id=config.node,
+        mesh=tls,
+        xds_addresses=options.xds_addresses,
+        lkg=None if options.lkg is None else str(options.lkg),
+        run_dir=options.run_dir,
+    )
+    if options.lkg is None:
+        return [envoy]
+    return [envoy, lkg_command(node_id=config.node, directory=options.lkg, run_dir=options.run_dir)]

@@ -40,6 +40,29 @@ AdminAddress = Annotated[
         help="The control plane's admin API; default: the mesh of `wattmesh up`.",
     ),
 ]
+TlsDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="WATTMESH_TLS_DIR",
+        help="tls.crt, tls.key and ca.crt of a monitor or operator, for an admin API on TLS.",
+    ),
+]
+EnvoyTlsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-dir",
+        metavar="DIR",
+        help="tls.crt, tls.key and ca.crt of this Envoy, for control planes and the mesh; "
+        "two files that name them are written beside.",
+    ),
+]
+LkgDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--lkg", metavar="DIR", help="The cache of `wattmesh lkg`, for when no control plane is up."
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[

@@ -1,20 +1,24 @@
 """The run directory: sockets and generated files of one mesh on one machine, for one user.
 
 Mode 0700, because who can connect to the sockets in it can read prompts and stop Envoys. A
-directory of somebody else is refused, so that nobody in /tmp can lay one out for us.
+directory of somebody else is refused, so that nobody in /tmp can lay one out for us. It is emptied
+when a mesh ends, so one that holds anything is taken over only when a mark says that it is ours.
 """
 
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from control_plane.errors import WattmeshError
+from control_plane.errors import WattmeshError, shown
 
 ADMIN_SOCKET = "admin.sock"
 XDS_SOCKET = "xds.sock"
 _LOCK = "lock"
+_MARK = ".wattmesh-run-dir"
+_KEPT = frozenset({_LOCK, _MARK, "logs", "tiny-model"})  # when a mesh ends
 
 
 class RunDirError(WattmeshError):
@@ -37,7 +41,8 @@ def make_run_dir(path: Path) -> Path:
     """Create the directory, or take over our own. Raise RunDirError when it is not ours."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
     stat = path.lstat()
     if not path.is_dir() or path.is_symlink():
         raise RunDirError(f"run directory {path} is no directory; give another with --run-dir")
@@ -46,8 +51,26 @@ def make_run_dir(path: Path) -> Path:
             f"run directory {path} belongs to user {stat.st_uid}, expected {os.getuid()}; "
             "give another with --run-dir"
         )
+    others = sorted({item.name for item in path.iterdir()} - _KEPT)
+    if others and not (path / _MARK).exists():
+        raise RunDirError(
+            f"run directory {path} holds {shown(others[0])} and was made by no mesh; nothing in it "
+            "was touched; give a new or empty directory with --run-dir"
+        )
     path.chmod(0o700)
+    (path / _MARK).touch()
     return path
+
+
+def clean_run_dir(path: Path) -> None:
+    """Remove what a mesh leaves: sockets, bootstraps, sockets' directories. Logs stay."""
+    for item in path.iterdir():
+        if item.name in _KEPT:
+            continue
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from control_plane.addresses import HostPort, UnixSocket
@@ -18,9 +19,10 @@ from control_plane.cli.output import (
 )
 
 
-def print_status(address: UnixSocket | HostPort, output: Output) -> int:
+def print_status(address: UnixSocket | HostPort, tls_dir: Path | None, output: Output) -> int:
     """Print the status and return the exit status: 1 when something is not as it should be."""
-    ready, plan, xds = asyncio.run(ask_admin(address, "/ready", "/v1/plan", "/v1/xds/status"))
+    paths = ("/ready", "/v1/plan", "/v1/xds/status")
+    ready, plan, xds = asyncio.run(ask_admin(address, *paths, tls_dir=tls_dir))
     engines, streams = plan.get("engines", []), xds["streams"]
     quarantined, held = xds["quarantined"], xds["canary"]["held"]
     if output is Output.TABLE:

@@ -26,6 +26,7 @@ from control_plane.cli.ports import free_ports, is_free
 from control_plane.cli.run_dir import (
     ADMIN_SOCKET,
     XDS_SOCKET,
+    clean_run_dir,
     default_run_dir,
     hold_run_dir,
     make_run_dir,
@@ -90,7 +91,7 @@ def run_up(options: UpOptions, *, level: str) -> int:
                 mesh.run(), on_first=lambda: progress.step("stopping; a second Ctrl-C forces it")
             )
         finally:
-            _clean(run_dir)
+            clean_run_dir(run_dir)
             progress.step(f"stopped; the logs stay in {run_dir / 'logs'}")
 
 
@@ -198,7 +199,7 @@ class _Mesh:
         envoy = envoy_command(
             role="node",
             node_id=node.node,
-            xds_address=self._xds,
+            xds_addresses=[self._xds],
             run_dir=self._run_dir,
             concurrency=_WORKERS,
         )
@@ -214,7 +215,7 @@ class _Mesh:
         command = envoy_command(
             role="edge",
             node_id="edge",
-            xds_address=self._xds,
+            xds_addresses=[self._xds],
             run_dir=self._run_dir,
             listen=self._edge,
             concurrency=_WORKERS,
@@ -271,14 +272,3 @@ def _edge_address(listen: str | None, progress: Progress) -> HostPort:
     (port,) = free_ports(1)
     progress.step(f"{_DEFAULT_LISTEN} is in use: the edge listens on port {port}")
     return HostPort(_DEFAULT_LISTEN.host, port)
-
-
-def _clean(run_dir: Path) -> None:
-    """Remove what a run leaves: sockets, bootstraps, sockets' directories. Logs stay."""
-    for path in run_dir.iterdir():
-        if path.name in ("logs", "lock", "tiny-model"):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

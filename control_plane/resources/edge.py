@@ -1,10 +1,11 @@
 """The edge's view: models become routes, pools become clusters, nodes become endpoints."""
 
-from control_plane.plan import Plan, PoolPlan
+from control_plane.plan import MeshTls, Plan, PoolPlan
 from control_plane.resources.clusters import least_request, pool_cluster
 from control_plane.resources.edge_routes import METADATA_NAMESPACE, edge_route_configuration
 from control_plane.resources.http import http_connection_manager
 from control_plane.resources.memo import Memo
+from control_plane.resources.mesh_tls import mesh_secrets, takes_part, to_nodes
 from control_plane.resources.messages import (
     TYPE,
     ClusterLoadAssignment,
@@ -14,6 +15,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER
 from control_plane.resources.request_limits import (
     edges_assignment,
     request_limit_filter,
@@ -31,23 +33,26 @@ _KEEPALIVE_TIMEOUT_S = 5.0
 
 def build_edge(plan: Plan, view: View, memo: Memo) -> Resources:
     """Return an edge's resources."""
+    tls = plan.mesh_tls if plan.mesh_tls and takes_part(plan.mesh_tls, view) else None
     pools = sorted(plan.pools, key=_cluster_name)
     names = {_cluster_name(pool) for pool in pools}
     for kind in ("cluster", "endpoints"):
         memo.keep(kind, names)
     return Resources(
-        clusters=tuple(_pool_cluster(pool, memo) for pool in pools),
+        clusters=tuple(_pool_cluster(pool, tls, memo) for pool in pools),
         endpoints=(*(_pool_endpoints(pool, memo) for pool in pools), edges_assignment(plan.edges)),
         listeners=(listener(_listener(plan, view)),),
         routes=(memo.get("routes", EDGE, plan.models, lambda: _routes(plan)),),
         runtimes=(runtime_layer({pool.pool.cluster: pool.edge_thresholds for pool in plan.pools}),),
         extensions=(request_limits(plan),),
+        secrets=mesh_secrets(plan.mesh_tls, view),
     )
 
 
-def _pool_cluster(pool: PoolPlan, memo: Memo) -> object:
-    inputs = pool.balance, pool.slow_start_s
-    return memo.get("cluster", pool.pool.cluster, inputs, lambda: cluster(_cluster(pool)))
+def _pool_cluster(pool: PoolPlan, tls: MeshTls | None, memo: Memo) -> object:
+    """Return a pool's cluster. A rotated CA changes the secret that it names, not the cluster."""
+    inputs = pool.balance, pool.slow_start_s, tls.trust_domain if tls else None
+    return memo.get("cluster", pool.pool.cluster, inputs, lambda: cluster(_cluster(pool, tls)))
 
 
 def _pool_endpoints(pool: PoolPlan, memo: Memo) -> object:
@@ -121,8 +126,10 @@ def _model_from_body() -> Json:
     }
 
 
-def _cluster(pool: PoolPlan) -> Json:
+def _cluster(pool: PoolPlan, tls: MeshTls | None) -> Json:
     value = pool_cluster(pool.pool.cluster, fallback=EDGE_FALLBACK)
+    if tls is not None:
+        value["transport_socket"] = to_nodes(tls)
     value["least_request_lb_config"] = least_request(pool)
     value["typed_extension_protocol_options"] = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -135,25 +142,39 @@ def _cluster(pool: PoolPlan) -> Json:
                     }
                 }
             },
+            "outlier_detection": {
+                "error_matcher": {
+                    "http_response_headers_match": {
+                        "headers": [{"name": NO_ENGINE_HEADER, "present_match": True}]
+                    }
+                }
+            },
         }
     }
-    value["outlier_detection"] = _unreachable_nodes_only()
+    value["outlier_detection"] = _nodes_that_can_not_serve()
     return value
 
 
-def _unreachable_nodes_only() -> Json:
-    """Eject a node that cannot be connected to. Its answers, slow or overloaded, never eject it."""
+def _nodes_that_can_not_serve() -> Json:
+    """Eject a node that cannot be connected to, or that says that no engine of the pool lives.
+
+    The second is what an edge hears first, and all that it hears while no control plane is up. No
+    other answer, slow or overloaded or failed, ejects a node: the error matcher above decides what
+    counts as a 5xx. Ejections are short: the node's own health checks find a recovered engine
+    within a second, and nobody tells the edge.
+    """
     return {
         "split_external_local_origin_errors": True,
         "consecutive_local_origin_failure": 3,
         "enforcing_consecutive_local_origin_failure": 100,
         "enforcing_local_origin_success_rate": 0,
-        "enforcing_consecutive_5xx": 0,
+        "consecutive_5xx": 2,
+        "enforcing_consecutive_5xx": 100,
         "enforcing_consecutive_gateway_failure": 0,
         "enforcing_success_rate": 0,
-        "interval": "1s",
-        "base_ejection_time": "2s",
-        "max_ejection_time": "10s",
+        "interval": "0.5s",
+        "base_ejection_time": "1s",
+        "max_ejection_time": "4s",
         "max_ejection_percent": 100,
     }
 

@@ -7,11 +7,12 @@ Envoy would answer 403.
 """
 
 from control_plane.resources.messages import ADS, TYPE, Json, seconds
-from control_plane.resources.openai_errors import local_reply_config
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER, local_reply_config
 
 _MAX_CONCURRENT_STREAMS = 1024  # per connection
 _MIN_WINDOW_BYTES = 65_535  # HTTP/2's own default; a lower one is no valid setting
 _IDLE_CONNECTION_S = 3600.0
+_MAX_HEADERS, _MAX_HEADERS_KB = 100, 60  # Envoy's defaults; an edge adds some to what it lets in
 _HEADERS_TIMEOUT_S = 30.0
 _STREAM_IDLE_S = 300.0  # until a route is chosen; each route then sets its own
 
@@ -71,8 +72,14 @@ def http_connection_manager(
                 "max_concurrent_streams": _MAX_CONCURRENT_STREAMS,
                 # An HTTP/2 body is limited by its stream's window, not by the listener's buffer.
                 "initial_stream_window_size": max(_MIN_WINDOW_BYTES, max_request_bytes),
+                # One caller's bad request must not end the connection that others share.
+                "override_stream_error_on_invalid_http_message": True,
             },
-            "common_http_protocol_options": {"idle_timeout": seconds(_IDLE_CONNECTION_S)},
+            "common_http_protocol_options": {
+                "idle_timeout": seconds(_IDLE_CONNECTION_S),
+                "max_headers_count": _MAX_HEADERS if faces_callers else 2 * _MAX_HEADERS,
+            },
+            "max_request_headers_kb": _MAX_HEADERS_KB if faces_callers else 2 * _MAX_HEADERS_KB,
             "stream_idle_timeout": seconds(_STREAM_IDLE_S),
             "request_headers_timeout": seconds(_HEADERS_TIMEOUT_S),
             "server_name": "wattmesh",
@@ -81,7 +88,9 @@ def http_connection_manager(
             "preserve_external_request_id": True,
             "normalize_path": True,
             "local_reply_config": local_reply_config(
-                max_request_bytes=max_request_bytes, retry_after_s=retry_after_s
+                max_request_bytes=max_request_bytes,
+                retry_after_s=retry_after_s,
+                no_engine={} if faces_callers else {NO_ENGINE_HEADER: "true"},
             ),
             "access_log": [
                 {
@@ -118,6 +127,11 @@ def _router() -> Json:
     }
 
 
+# Envoy excludes no host: it picks again until it meets one that was not tried. Between a strong
+# host and a weak one whose weight is a thousandth, a few picks are all the strong one's.
+_MAX_PICKS = 20_000  # some milliseconds at the worst
+
+
 def retry_policy(retry_on: str) -> Json:
     """Return a retry policy that goes to hosts not tried yet.
 
@@ -136,5 +150,5 @@ def retry_policy(retry_on: str) -> Json:
                 },
             }
         ],
-        "host_selection_retry_max_attempts": 5,
+        "host_selection_retry_max_attempts": _MAX_PICKS,
     }

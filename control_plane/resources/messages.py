@@ -16,7 +16,11 @@ from envoy.extensions.access_loggers.stream.v3 import stream_pb2 as _stream  # n
 from envoy.extensions.filters.http.json_to_metadata.v3 import (  # noqa: F401
     json_to_metadata_pb2 as _json_to_metadata,
 )
+from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as _rbac  # noqa: F401
 from envoy.extensions.filters.http.router.v3 import router_pb2 as _router  # noqa: F401
+from envoy.extensions.filters.listener.tls_inspector.v3 import (  # noqa: F401
+    tls_inspector_pb2 as _tls_inspector,
+)
 from envoy.extensions.filters.network.http_connection_manager.v3 import (  # noqa: F401
     http_connection_manager_pb2 as _http_connection_manager,
 )
@@ -26,6 +30,7 @@ from envoy.extensions.http.early_header_mutation.header_mutation.v3 import (  # 
 from envoy.extensions.retry.host.previous_hosts.v3 import (  # noqa: F401
     previous_hosts_pb2 as _previous_hosts,
 )
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2 as _tls  # noqa: F401
 from envoy.extensions.upstreams.http.v3 import (  # noqa: F401
     http_protocol_options_pb2 as _http_protocol_options,
@@ -67,6 +72,11 @@ def extension(value: Json) -> Any:
     return _parse(value, extension_pb2.TypedExtensionConfig())
 
 
+def secret(value: Json) -> Any:
+    """Return the Secret of its JSON form."""
+    return _parse(value, secret_pb2.Secret())
+
+
 def typed_struct(type_url: str, value: Json) -> Json:
     """Return an extension's configuration as Envoy itself parses it.
 
@@ -80,6 +90,24 @@ def runtime(name: str, layer: Json) -> Any:
     message = rtds_pb2.Runtime(name=name)
     message.layer.update(layer)
     return message
+
+
+def message(value: Json) -> Any:
+    """Return the message of a JSON form that names its type in "@type".
+
+    Raise json_format.ParseError when it is none, or of a type that is not known here.
+    """
+    packed = any_pb2.Any()
+    json_format.ParseDict(value, packed)
+    return unpacked(packed)
+
+
+def unpacked(packed: Any) -> Any:
+    """Return the message in an Any, whose type must be known here."""
+    content = symbol_database.Default().GetSymbol(packed.TypeName())()
+    packed.Unpack(content)
+    _settle(content)
+    return content
 
 
 def _parse(value: Json, message: Any) -> Any:
@@ -105,9 +133,6 @@ def _settle(message: Any) -> None:
             parts = value if field.is_repeated else (value,)
         for part in parts:
             if isinstance(part, any_pb2.Any):
-                packed = symbol_database.Default().GetSymbol(part.TypeName())()
-                part.Unpack(packed)
-                _settle(packed)
-                part.Pack(packed, deterministic=True)
+                part.Pack(unpacked(part), deterministic=True)
             else:
                 _settle(part)

@@ -4,10 +4,16 @@ import ipaddress
 
 from control_plane.fleet import EngineState
 from control_plane.identity import Pool
-from control_plane.plan import EnginePlan, NodePlan, Plan, PoolPlan
+from control_plane.plan import EnginePlan, MeshTls, NodePlan, Plan, PoolPlan
 from control_plane.resources.clusters import circuit_breakers, least_request, pool_cluster
 from control_plane.resources.edge_routes import POOL_HEADER
 from control_plane.resources.http import http_connection_manager, retry_policy
+from control_plane.resources.mesh_tls import (
+    from_callers,
+    mesh_secrets,
+    rights_by_role,
+    takes_part,
+)
 from control_plane.resources.messages import (
     TYPE,
     ClusterLoadAssignment,
@@ -17,7 +23,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
-from control_plane.resources.openai_errors import direct_error
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER, direct_error, set_header
 from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
 from control_plane.thresholds import (
@@ -40,6 +46,7 @@ def build_node(plan: Plan, view: View) -> Resources:
     node = next((node for node in plan.nodes if node.id == view.node_id), None)
     if node is None:
         return Resources()
+    tls = plan.mesh_tls if plan.mesh_tls and takes_part(plan.mesh_tls, view) else None
     pools = _engines_by_pool(node)
     plans = {pool.pool: pool for pool in plan.pools}
     clusters = [_pool_cluster(plans[pool], engines) for pool, engines in pools.items()]
@@ -47,9 +54,10 @@ def build_node(plan: Plan, view: View) -> Resources:
     return Resources(
         clusters=tuple(cluster(value) for value in sorted(clusters, key=_name)),
         endpoints=tuple(_load_assignment(pool, engines) for pool, engines in pools.items()),
-        listeners=(listener(_listener(plan, node)),),
+        listeners=(listener(_listener(plan, node, tls)),),
         routes=(route_configuration(_routes(plan, node, pools)),),
         runtimes=(runtime_layer(_thresholds(plans, pools)),),
+        secrets=mesh_secrets(plan.mesh_tls, view),
     )
 
 
@@ -69,8 +77,8 @@ def _engines_by_pool(node: NodePlan) -> dict[Pool, list[EnginePlan]]:
     return {pool: pools[pool] for pool in sorted(pools, key=lambda pool: pool.cluster)}
 
 
-def _listener(plan: Plan, node: NodePlan) -> Json:
-    return {
+def _listener(plan: Plan, node: NodePlan, tls: MeshTls | None) -> Json:
+    value: Json = {
         "name": MESH,
         "address": {
             "socket_address": {
@@ -79,20 +87,39 @@ def _listener(plan: Plan, node: NodePlan) -> Json:
             }
         },
         "per_connection_buffer_limit_bytes": plan.max_request_bytes,
+    }
+    if tls is None:
+        return {**value, "filter_chains": [_chain(plan, [])]}
+    encrypted = {**_chain(plan, [rights_by_role(tls)]), "transport_socket": from_callers(tls)}
+    if tls.mode == "require":
+        return {**value, "filter_chains": [encrypted]}
+    return {
+        **value,
+        "listener_filters": [_TLS_INSPECTOR],
         "filter_chains": [
-            {
-                "filters": [
-                    http_connection_manager(
-                        MESH,
-                        faces_callers=False,
-                        http_filters=[],
-                        max_request_bytes=plan.max_request_bytes,
-                        retry_after_s=plan.retry_after_s,
-                    )
-                ]
-            }
+            {**encrypted, "filter_chain_match": {"transport_protocol": "tls"}},
+            {**_chain(plan, []), "filter_chain_match": {"transport_protocol": "raw_buffer"}},
         ],
     }
+
+
+_TLS_INSPECTOR: Json = {
+    "name": "envoy.filters.listener.tls_inspector",
+    "typed_config": {
+        "@type": f"{TYPE}envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
+    },
+}
+
+
+def _chain(plan: Plan, http_filters: list[Json]) -> Json:
+    manager = http_connection_manager(
+        MESH,
+        faces_callers=False,
+        http_filters=http_filters,
+        max_request_bytes=plan.max_request_bytes,
+        retry_after_s=plan.retry_after_s,
+    )
+    return {"filters": [manager]}
 
 
 def _bind_address(address: str) -> str:
@@ -135,11 +162,24 @@ def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> 
         }
         for engine in node.engines
     ]
-    nothing = direct_error(404, "This node has no such pool or path.", code="not_found")
-    routes = [*to_metrics, *to_pools, {"match": {"prefix": "/"}, **nothing}]
+    nothing = direct_error(404, "This node has no such path.", code="not_found")
+    routes = [*to_metrics, *to_pools, _no_pool(), {"match": {"prefix": "/"}, **nothing}]
     return {
         "name": MESH,
         "virtual_hosts": [{"name": MESH, "domains": ["*"], "routes": routes}],
+    }
+
+
+def _no_pool() -> Json:
+    """Answer for a pool that went, or has not come: the edge hears of it later or earlier.
+
+    503, so that the edge tries another node; the listener's local replies give it its body.
+    """
+    by_name = [{"name": POOL_HEADER, "present_match": True}]
+    return {
+        "match": {"prefix": "/", "headers": by_name},
+        "direct_response": {"status": 503},
+        "response_headers_to_add": [set_header(NO_ENGINE_HEADER, "true")],
     }
 
 

@@ -11,6 +11,7 @@ from control_plane.resources.messages import Json
 NO_ENGINE = "no_engine_available"
 OVERLOADED = "overloaded"
 RATE_LIMITED = "rate_limit_exceeded"
+NO_ENGINE_HEADER = "x-wattmesh-no-engine"  # of a node's answers to edges; callers never see it
 
 
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> str:
@@ -44,16 +45,23 @@ def set_header(name: str, value: str) -> Json:
     }
 
 
-def local_reply_config(*, max_request_bytes: int, retry_after_s: int) -> Json:
+def local_reply_config(*, max_request_bytes: int, retry_after_s: int, no_engine: Json) -> Json:
     """Return the LocalReplyConfig that gives Envoy's own replies this shape.
 
-    The routes' direct responses carry their body already and match none of the mappers.
+    `no_engine` are further headers of the reply that says that no engine of the pool lives.
+    The routes' direct responses carry their body already and match none of the mappers, but for
+    the 503 of a node without the pool, which has no body of its own.
     """
     retry = {"retry-after": str(retry_after_s)}
     limit = f"the limit is {max_request_bytes} bytes"
     return {
         "mappers": [
-            _mapper(_flags("UH"), NO_ENGINE, "No engine of this model is available now.", retry),
+            _mapper(
+                _flags("UH"),
+                NO_ENGINE,
+                "No engine of this model is available now.",
+                {**retry, **no_engine},
+            ),
             _mapper(_flags("UO"), OVERLOADED, "All engines of this model are busy.", retry),
             _mapper(_status(503), "unavailable", "The engine could not be reached.", retry),
             _mapper(_status(502), "bad_gateway", "The engine broke off its answer.", retry),

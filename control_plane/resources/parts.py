@@ -37,6 +37,7 @@ class PlanParts:
                 plan.request_limit,
                 plan.max_request_bytes,
                 plan.retry_after_s,
+                plan.mesh_tls,
             )
         index = self._indexed(plan)
         node = index.nodes.get(view.node_id)
@@ -49,7 +50,7 @@ class PlanParts:
                 for pool in (index.pools[engine.pool],)
             ]
         )
-        return node, settings, plan.max_request_bytes, plan.retry_after_s
+        return node, settings, plan.max_request_bytes, plan.retry_after_s, plan.mesh_tls
 
     def _indexed(self, plan: Plan) -> _Index:
         if self._index is None or self._index.plan is not plan:

@@ -22,6 +22,7 @@ class View:
     listen_address: str = ""  # of an edge; a node's listener stands in the catalog
     listen_port: int = 0
     tls: bool = False  # the edge's bootstrap holds a certificate
+    tls_dir: str = ""  # on the Envoy's host: its certificate of the mesh; empty = none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Resources:
     routes: tuple[Any, ...] = ()  # RouteConfiguration
     runtimes: tuple[Any, ...] = ()  # Runtime
     extensions: tuple[Any, ...] = ()  # TypedExtensionConfig
+    secrets: tuple[Any, ...] = ()  # Secret
 
 
 def parse_view(node: Any) -> View:
@@ -64,13 +66,23 @@ def parse_view(node: Any) -> View:
         report("node.metadata.listen_address", address, "an IP address")
     if role == "edge" and not (isinstance(port, float) and port.is_integer() and 0 < port < 65536):
         report("node.metadata.listen_port", port, "a port from 1 to 65535")
+    tls_dir = metadata.get("tls_dir", "")
+    if not _is_directory_path(tls_dir):
+        report("node.metadata.tls_dir", tls_dir, "an absolute path, or nothing")
     if problems:
         raise InputError(problems)
     if role == "node":
-        return View(role="node", node_id=node.id)
+        return View(role="node", node_id=node.id, tls_dir=tls_dir)
     return View(
         role="edge",
         listen_address=str(address),
         listen_port=int(port or 0),
         tls=metadata.get("tls") is True,
+        tls_dir=tls_dir,
+    )
+
+
+def _is_directory_path(value: object) -> bool:
+    return isinstance(value, str) and (
+        value == "" or (value.startswith("/") and value.isprintable() and len(value) <= 1024)
     )

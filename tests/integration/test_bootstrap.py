@@ -16,10 +16,12 @@ from tests.support.envoy_lab import chat, running_lab
 
 pytestmark = pytest.mark.envoy
 XDS = UnixSocket("/tmp/xds.sock")
+BY_IP = HostPort("10.0.0.1", 18000)
+BY_NAME = HostPort("control.example", 18000)
 
 
 def render(role, **more):
-    values = {"node_id": "n1", "xds_address": XDS, "admin_socket": "/tmp/admin.sock"} | more
+    values = {"node_id": "n1", "xds_addresses": [XDS], "admin_socket": "/tmp/admin.sock"} | more
     listen = HostPort("127.0.0.1", 10000) if role == "edge" else None
     return render_bootstrap(role=role, listen=listen, **values)
 
@@ -32,8 +34,13 @@ def render(role, **more):
         pytest.param({"node_id": "n"}, id="a name that YAML may read as false"),
         pytest.param({"node_id": "1e3"}, id="a name that reads as a number"),
         pytest.param({"node_id": 'a": {b: "c'}, id="a name with YAML in it"),
-        pytest.param({"xds_address": HostPort("10.0.0.1", 18000)}, id="xDS by IP"),
-        pytest.param({"xds_address": HostPort("control.example", 18000)}, id="xDS by name"),
+        pytest.param({"xds_addresses": [BY_IP]}, id="xDS by IP"),
+        pytest.param({"xds_addresses": [BY_NAME]}, id="xDS by name"),
+        pytest.param({"xds_addresses": [BY_IP, XDS]}, id="xDS by IP and socket"),
+        pytest.param({"xds_addresses": [BY_IP, BY_NAME]}, id="xDS by IP and name"),
+        pytest.param({"lkg": "/tmp/lkg"}, id="a socket and a cache"),
+        pytest.param({"xds_addresses": [BY_IP, XDS], "lkg": "/tmp/lkg"}, id="two and a cache"),
+        pytest.param({"xds_addresses": [BY_NAME], "lkg": "/tmp/lkg"}, id="a name and a cache"),
     ],
 )
 def test_envoy_accepts_it(short_tmp_path, role, values):
@@ -64,7 +71,7 @@ def test_what_is_set_is_what_was_asked():
 
 def test_an_edge_needs_an_address_and_a_role_its_template():
     with pytest.raises(ValueError, match="listen"):
-        render_bootstrap(role="edge", node_id="e", xds_address=XDS, admin_socket="/a")
+        render_bootstrap(role="edge", node_id="e", xds_addresses=[XDS], admin_socket="/a")
     with pytest.raises(FileNotFoundError, match="no bootstrap template"):
         template_path("nope")
 

@@ -42,8 +42,10 @@ async def seeking(server: ConsulServer, name: str) -> AsyncIterator[Leadership]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-@conformance("C29")
-@conformance("C32")
+@conformance("consul-29")
+@conformance("consul-31")
+@conformance("consul-32")
+@conformance("consul-34")
 async def test_one_leads_and_hands_over_at_once_when_it_stops(server):
     async with seeking(server, "second") as second:
         async with seeking(server, "first") as first:
@@ -54,11 +56,12 @@ async def test_one_leads_and_hands_over_at_once_when_it_stops(server):
         (session,) = server.get("/v1/session/list")
         assert session["NodeChecks"] in ([], None)  # the agent's own health ends no lock
         assert session["TTL"] == f"{TTL_S}s"
+        assert session["LockDelay"] == 1_000_000_000  # ns; no lock of the last holder is waited for
         (lock,) = server.get("/v1/kv/wattmesh/leader")
         assert lock["Session"] == session["ID"]
 
 
-@conformance("C33")
+@conformance("consul-33")
 async def test_a_session_that_is_gone_is_replaced_by_a_new_one(server):
     async with seeking(server, "only") as only:
         await eventually(lambda: only.leads, within_s=5)
@@ -72,7 +75,7 @@ async def test_a_session_that_is_gone_is_replaced_by_a_new_one(server):
         await eventually(lambda: only.leads, within_s=10)
 
 
-@conformance("C30")
+@conformance("consul-30")
 async def test_who_cannot_renew_stops_leading_before_the_session_can_end(server):
     async with seeking(server, "only") as only:
         await eventually(lambda: only.leads, within_s=5)

@@ -75,6 +75,42 @@ def test_killed_control_plane_is_not_missed_and_repeats_nothing(mesh: Mesh) -> N
     assert mesh.control_plane_metrics().get("wattmesh_xds_resources_sent_total", 0) == 0
 
 
+@pytest.mark.case("D7")
+@pytest.mark.conformance("30")
+def test_30_d7_a_control_plane_that_waits_for_consul_takes_nothing_away(mesh: Mesh) -> None:
+    watched = {which: mesh.envoy(which) for which in ("edge", *mesh.nodes)}
+    before = {which: changes(admin.stats()) for which, admin in watched.items()}
+    missed = {which: missing(admin.stats()) for which, admin in watched.items()}
+    consul = mesh.consul.process.pid
+    with load_on(mesh) as load:
+        mesh.control_plane.kill()
+        os.kill(consul, signal.SIGSTOP)  # it takes connections, and answers nobody
+        try:
+            mesh.start_control_plane()
+            wait_until(lambda: mesh.admin("/ready").status == 503, "it started", timeout_s=20)
+            time.sleep(2)  # Envoys ask again within a second
+            assert mesh.admin("/ready").status == 503
+            assert mesh.control_plane_metrics().get("wattmesh_xds_streams", 0) == 0
+        finally:
+            os.kill(consul, signal.SIGCONT)
+        wait_until(
+            lambda: mesh.control_plane_metrics().get("wattmesh_xds_streams") == len(watched),
+            "all Envoys are connected again",
+            timeout_s=20,
+            processes=mesh.processes,
+        )
+        time.sleep(1)
+    assert not load.failures()
+    assert {which: changes(admin.stats()) for which, admin in watched.items()} == before
+    assert {which: missing(admin.stats()) for which, admin in watched.items()} == missed
+
+
+def missing(stats: dict[str, int]) -> dict[str, int]:
+    """Return how often an Envoy found a cluster, a route or a healthy host missing, and where."""
+    told = (".no_cluster", ".no_route", ".upstream_cx_none_healthy")
+    return {k: v for k, v in stats.items() if k.endswith(told)}
+
+
 def changes(stats: dict[str, int]) -> dict[str, int]:
     """Return the counters that move when an Envoy is told something it does not hold yet."""
     told = ("_added", "_modified", "_removed", "config_reload", "update_rejected")

@@ -15,6 +15,7 @@ from tests.support import paths
 from tests.support.consul import ConsulServer
 
 pytestmark = pytest.mark.consul
+conformance = pytest.mark.conformance
 
 LITTLE = Posterior(fingerprint="f", log_ratio=0.1, samples=2, correction=0.0)
 MUCH = Posterior(fingerprint="f", log_ratio=-0.7, samples=9, correction=-0.7)
@@ -50,6 +51,8 @@ async def test_a_restart_knows_what_was_learnt(client: Consul):
     assert keys == [f"{PREFIX}n1", f"{PREFIX}weird_2Fnode_3Ax"]
 
 
+@conformance("consul-35")
+@conformance("consul-36")
 async def test_of_two_writers_the_one_that_knows_more_wins(client: Consul):
     first, second = ConsulPosteriors(client), ConsulPosteriors(client)
     await first.save({"n1.e0": MUCH})
@@ -73,6 +76,7 @@ async def test_a_value_that_cannot_be_read_is_written_over(client: Consul):
     assert beliefs(await ConsulPosteriors(client).load()) == beliefs({"n1.e0": MUCH})
 
 
+@conformance("consul-36")
 async def test_a_key_that_somebody_deleted_is_written_again(client: Consul):
     store = ConsulPosteriors(client)
     await store.save({"n1.e0": LITTLE})

@@ -7,7 +7,7 @@ no Consul and no agent. What an engine received, byte for byte, comes back in it
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from control_plane.addresses import HostPort, UnixSocket
 from control_plane.ads import AdsService, serve_ads
 from control_plane.bootstrap import render_bootstrap
 from control_plane.metrics import Metrics
+from control_plane.mtls.files import TlsSource
 from control_plane.plan import Plan
 from control_plane.resources import View, build_resources
 from control_plane.snapshot import Snapshot, make_snapshot
@@ -30,13 +31,34 @@ from tests.support.ports import free_ports
 class Lab:
     """An ADS server, its Envoys and its echoing engines, below one directory."""
 
-    def __init__(self, root: Path, render: Render) -> None:
+    def __init__(
+        self,
+        root: Path,
+        render: Render,
+        tls: TlsSource | None,
+        addresses: Sequence[HostPort],
+    ) -> None:
         self.root = root
-        self.metrics = Metrics()
-        self.store = SnapshotStore(render, self.metrics)
-        self.service = AdsService(self.store, self.metrics)
+        self._render, self._tls, self._addresses = render, tls, tuple(addresses)
+        self._serving = contextlib.AsyncExitStack()
+        self._know_nothing()
         self.edge_port, self.node_port = free_ports(2)
         self.received: list[web.Request] = []
+
+    def _know_nothing(self) -> None:
+        self.metrics = Metrics()
+        self.store = SnapshotStore(self._render, self.metrics)
+        self.service = AdsService(self.store, self.metrics, self._tls)
+
+    async def start_serving(self) -> None:
+        """Serve ADS on the lab's socket, and over TLS on its further addresses."""
+        addresses = [UnixSocket(str(self.root / "xds.sock")), *self._addresses]
+        await self._serving.enter_async_context(serve_ads(self.service, addresses, self._tls))
+
+    async def stop_serving(self) -> None:
+        """End the ADS server. One that is started again knows nothing, as a restarted process."""
+        await self._serving.aclose()
+        self._know_nothing()
 
     @property
     def url(self) -> str:
@@ -108,10 +130,10 @@ class Lab:
         A further edge needs a port of its own. `rewrite` may change the bootstrap's text.
         """
         config = self.root / f"{name}.yaml"
+        bootstrap.setdefault("xds_addresses", [UnixSocket(str(self.root / "xds.sock"))])
         text = render_bootstrap(
             role=role,
             node_id=name,
-            xds_address=UnixSocket(str(self.root / "xds.sock")),
             admin_socket=str(self.root / f"{name}.admin"),
             listen=HostPort("127.0.0.1", port or self.edge_port) if role == "edge" else None,
             **bootstrap,
@@ -151,11 +173,20 @@ def as_built(plan: Plan, view: View) -> Snapshot:
 
 
 @contextlib.asynccontextmanager
-async def running_lab(root: Path, render: Render = as_built) -> AsyncIterator[Lab]:
-    """Serve a lab's ADS on its socket."""
-    lab = Lab(root, render)
-    async with serve_ads(lab.service, [UnixSocket(str(root / "xds.sock"))]):
+async def running_lab(
+    root: Path,
+    render: Render = as_built,
+    *,
+    tls: TlsSource | None = None,
+    addresses: Sequence[HostPort] = (),
+) -> AsyncIterator[Lab]:
+    """Serve a lab's ADS on its socket, and over TLS on further addresses."""
+    lab = Lab(root, render, tls, addresses)
+    await lab.start_serving()
+    try:
         yield lab
+    finally:
+        await lab.stop_serving()
 
 
 def chat(model: str = "acme/fox", **more: Any) -> bytes:

@@ -29,6 +29,9 @@ class FakeConsul:
         self._news = asyncio.Event()
         self.asked: list[str | None] = []
         self.tokens: list[str | None] = []
+        self.urls: list[str] = []
+        self.open_now = 0  # queries that are held
+        self.most_open = 0
         self.last = Answer("1")
         self.address = ""
 
@@ -40,11 +43,10 @@ class FakeConsul:
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.query.get("index"))
         self.tokens.append(request.headers.get("X-Consul-Token"))
+        self.urls.append(str(request.url))
         self._news.clear()
         if not self._script:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(float(request.query.get("wait", "0s").rstrip("s"))):
-                    await self._news.wait()
+            await self._hold(float(request.query.get("wait", "0s").rstrip("s")))
         if self._script:
             self.last = self._script.pop(0)
         last = self.last
@@ -53,6 +55,17 @@ class FakeConsul:
             headers["X-Consul-Index"] = last.index
         body = consul_answer(consul_entry(gpu_power=last.power)) if last.body is None else last.body
         return web.Response(status=last.status, body=body, headers=headers)
+
+    async def _hold(self, wait_s: float) -> None:
+        self.open_now += 1
+        self.most_open = max(self.most_open, self.open_now)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.open_now -= 1
 
     @contextlib.asynccontextmanager
     async def serve(self, port: int = 0) -> AsyncIterator[None]:

@@ -71,8 +71,8 @@ class Mesh:
         self.consul = ConsulServer(consul, self.root)
         self.xds_address = f"unix:{self.root}/xds.sock"
         self.admin_socket = f"{self.root}/admin.sock"
-        self._policy = self.root / "policy.yaml"
-        self._policy.write_text(yaml.safe_dump(dict(policy or {})))
+        self.policy_file = self.root / "policy.yaml"
+        self.write_policy(policy or {})
         self.control_plane: Process | None = None
         self.agents: dict[str, Process] = {}
         self.edge: Process | None = None
@@ -95,7 +95,11 @@ class Mesh:
         self.start_control_plane()
         for node in self.nodes:
             self.start_agent(node)
-        self._start_edge()
+        self.start_edge()
+
+    def xds_options(self, _which: str) -> list[str]:
+        """Return how an Envoy, "edge" or that of a node, finds its control plane."""
+        return ["--xds-address", self.xds_address]
 
     def start_control_plane(self) -> None:
         argv = [
@@ -104,11 +108,17 @@ class Mesh:
             "--catalog",
             "consul",
             "--policy",
-            str(self._policy),
+            str(self.policy_file),
         ]
         argv += ["--xds-address", self.xds_address, "--admin-address", f"unix:{self.admin_socket}"]
         argv += ["--consul-address", self.consul.address, "--log-format", "json"]
         self.control_plane = Process("control-plane", argv, log=self.root / "control-plane.log")
+
+    def write_policy(self, policy: Mapping[str, Any]) -> None:
+        """Put a policy in the place of the last one, as control planes follow it."""
+        beside = self.policy_file.with_suffix(".new")
+        beside.write_text(yaml.safe_dump(dict(policy)))
+        beside.rename(self.policy_file)
 
     def start_agent(self, node: str) -> None:
         home = self.root / node
@@ -123,7 +133,7 @@ class Mesh:
             "--consul-address",
             self.consul.address,
         ]
-        argv += ["--xds-address", self.xds_address, "--run-dir", str(home)]
+        argv += [*self.xds_options(node), "--run-dir", str(home)]
         python = paths.vllm_python()
         if python is not None:
             argv += ["--vllm-python", python]
@@ -148,9 +158,9 @@ class Mesh:
             ],
         }
 
-    def _start_edge(self) -> None:
+    def start_edge(self) -> None:
         argv = [*paths.wattmesh(), "bootstrap", "--role", "edge", "--node-id", "edge-1"]
-        argv += ["--xds-address", self.xds_address, "--listen", f"127.0.0.1:{self.edge_port}"]
+        argv += [*self.xds_options("edge"), "--listen", f"127.0.0.1:{self.edge_port}"]
         argv += ["--admin-socket", f"{self.root}/edge.sock"]
         bootstrap = self.root / "edge.yaml"
         bootstrap.write_bytes(subprocess.run(argv, check=True, capture_output=True).stdout)

@@ -16,6 +16,7 @@ from control_plane.snapshot import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     Snapshot,
     VersionedResource,
 )
@@ -28,6 +29,7 @@ KINDS = {
     "ecds": EXTENSION,
     "lds": LISTENER,
     "rds": ROUTE,
+    "sds": SECRET,
 }
 
 

@@ -16,6 +16,7 @@ from envoy.config.core.v3 import base_pb2, extension_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_pb2
 from envoy.config.route.v3 import route_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from envoy.service.runtime.v3 import rtds_pb2
 
@@ -33,9 +34,10 @@ _MESSAGES = {
         extension_pb2.TypedExtensionConfig,
         listener_pb2.Listener,
         route_pb2.RouteConfiguration,
+        secret_pb2.Secret,
     )
 }
-RUNTIME, CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE = TYPES = tuple(_MESSAGES)
+RUNTIME, CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET = TYPES = tuple(_MESSAGES)
 
 _ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources"
 _SERVICES = {
@@ -45,6 +47,7 @@ _SERVICES = {
     EXTENSION: ("envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs"),
     LISTENER: ("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners"),
     ROUTE: ("envoy.service.route.v3.RouteDiscoveryService", "Routes"),
+    SECRET: ("envoy.service.secret.v3.SecretDiscoveryService", "Secrets"),
 }
 _FORMS: dict[Variant, tuple[str, Any, Any]] = {
     "sotw": ("Stream", discovery_pb2.DiscoveryRequest, discovery_pb2.DiscoveryResponse),
@@ -188,6 +191,10 @@ class WireStream:
         async with asyncio.timeout(WAIT_S):
             return await self._call.code()
 
+    async def ended_beside_a_write(self) -> bool:
+        """Whether the server's word was lost: grpc.aio puts its own in place when a write fails."""
+        return "execute_batch" in str(await self._call.debug_error_string())
+
     async def details(self) -> str:
         """Return the text that ends the stream."""
         async with asyncio.timeout(WAIT_S):
@@ -231,8 +238,12 @@ class WireStream:
 class Wire:
     """A connection to a server, and the streams that were opened on it."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, credentials: Any = None) -> None:
+        self._channel = (
+            grpc.aio.insecure_channel(address)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials)
+        )
         self._streams: list[WireStream] = []
 
     def open(

@@ -27,11 +27,14 @@ class FakeRegistry:
         self.status = {}
         self.notes = {}
         self.history = []
+        self.heartbeats = []  # status and note of each that arrived
+        self.refusals = 0
         self.away = False
         self.broken = False
 
     def _check(self):
         if self.away:
+            self.refusals += 1
             raise RegistryError("away")
         if self.broken:
             raise RuntimeError("a bug in a client library")
@@ -50,6 +53,7 @@ class FakeRegistry:
             self.history.append((status, note))
         self.status[service_id] = status
         self.notes[service_id] = note
+        self.heartbeats.append((status, note))
 
     async def deregister(self, service_id):
         self._check()
@@ -61,6 +65,7 @@ class FakeRegistry:
         self.status.clear()
 
 
+conformance = pytest.mark.conformance
 SIMULATED = "{name: e0, model: acme/fox, version: v1, launcher: simulated}"
 VLLM = "{name: e0, model: acme/fox, version: v1}"
 # In the place of a Python that has vLLM: takes its command line and serves as the simulation.
@@ -183,7 +188,32 @@ async def test_engines_outlive_a_bug_in_the_registrys_client(host):
     assert host.pid() == pid
 
 
-async def test_a_registry_that_comes_back_empty_is_told_again(host):
+@conformance("consul-22")
+async def test_consul_22_a_registration_that_failed_is_tried_again(host):
+    host.registry.away = True
+    host.start()
+    await eventually(lambda: host.registry.refusals >= 2, within_s=10)
+    assert not host.registry.services
+    host.registry.away = False
+    await passing(host)
+    assert host.meta()["model"] == "acme/fox"
+
+
+@conformance("consul-24")
+async def test_consul_24_heartbeats_come_within_half_the_ttl_and_say_the_same(host):
+    host.start()
+    await passing(host)
+    for _ in range(3):
+        told = len(host.registry.heartbeats)
+        await eventually(
+            lambda told=told: len(host.registry.heartbeats) > told, within_s=host.config.ttl_s / 2
+        )
+    kinds = set(host.registry.heartbeats)
+    assert kinds <= {("critical", "does not answer"), ("passing", "answers")}
+
+
+@conformance("consul-21")
+async def test_consul_21_a_registry_that_comes_back_empty_is_told_again(host):
     host.start()
     await passing(host)
     host.registry.forget()
@@ -216,7 +246,8 @@ async def test_a_clean_stop_leaves_nothing(host):
     assert not any(command_line(pid) for pid in pids)
 
 
-async def test_an_engine_leaves_the_registry_before_it_ends(host):
+@conformance("consul-27")
+async def test_consul_27_an_engine_leaves_the_registry_before_it_ends(host):
     host.start()
     await passing(host)
     host.task.cancel()
@@ -285,7 +316,8 @@ async def test_what_node_yaml_says_wins_over_the_driver(hosts):
     assert meta["gpu_power_default_w"] == "700"
 
 
-async def test_a_changed_power_limit_is_registered_and_nothing_restarts(hosts):
+@conformance("consul-22")
+async def test_consul_22_a_changed_power_limit_is_registered_and_nothing_restarts(hosts):
     host = hosts(VLLM, h100())
     host.start()
     await passing(host)

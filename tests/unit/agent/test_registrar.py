@@ -11,6 +11,7 @@ from engines.registrar import (
     UnknownServiceError,
 )
 
+conformance = pytest.mark.conformance
 ENGINE = Registration(
     id="n.e0",
     address="10.0.0.1",
@@ -55,10 +56,11 @@ async def registrar(agent):
         yield ConsulRegistrar(client)
 
 
-@pytest.mark.conformance("C20")
-@pytest.mark.conformance("C23")
-@pytest.mark.conformance("C25")
-async def test_c20_c23_c25_registration(agent, registrar):
+@conformance("consul-20")
+@conformance("consul-23")
+@conformance("consul-25")
+@conformance("consul-28")
+async def test_consul_20_23_25_28_registration(agent, registrar):
     await registrar.register(ENGINE)
     path, query, body, headers = agent.requests[0]
     assert path == "/v1/agent/service/register"
@@ -69,11 +71,12 @@ async def test_c20_c23_c25_registration(agent, registrar):
     (check,) = body["checks"]
     assert (check["TTL"], check["Status"]) == ("10s", "critical")
     assert check["DeregisterCriticalServiceAfter"] == "30m"
+    assert not body.get("enabletagoverride")  # Consul's default: edits in the catalog do not last
     assert headers["X-Consul-Token"] == "s3cret"
 
 
-@pytest.mark.conformance("C13")
-async def test_c13_the_token_is_in_a_header_never_in_the_url(agent, registrar):
+@conformance("consul-13")
+async def test_consul_13_the_token_is_in_a_header_never_in_the_url(agent, registrar):
     await registrar.heartbeat("n.e0", "passing", "answers")
     _, query, _, _ = agent.requests[0]
     assert query == {"note": "answers"}
@@ -87,7 +90,7 @@ async def test_heartbeats(agent, registrar, status, path):
     assert agent.requests[0][0] == f"/v1/agent/check/{path}/service:n.e0"
 
 
-@pytest.mark.conformance("C21")
+@conformance("consul-21")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -96,7 +99,7 @@ async def test_heartbeats(agent, registrar, status, path):
         (500, 'CheckID "service:n.e0" does not have associated TTL'),
     ],
 )
-async def test_c21_a_check_that_consul_does_not_know_is_told_apart(agent, registrar, answer):
+async def test_consul_21_a_check_that_consul_does_not_know_is_told_apart(agent, registrar, answer):
     agent.answer = answer
     with pytest.raises(UnknownServiceError):
         await registrar.heartbeat("n.e0", "passing", "answers")

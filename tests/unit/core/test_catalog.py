@@ -25,8 +25,8 @@ def test_an_entry_as_consul_gives_it():
     assert (parsed.address, parsed.port, parsed.passing) == ("127.0.0.1", 10443, True)
 
 
-@pytest.mark.conformance("C18")
-def test_an_empty_service_address_is_the_nodes():
+@pytest.mark.conformance("consul-18")
+def test_consul_18_an_empty_service_address_is_the_nodes():
     entry = consul_entry()
     entry["Service"]["Address"] = ""
     entry["Node"]["Address"] = "10.0.0.7"

@@ -248,6 +248,7 @@ def test_only_ready_engines_get_new_requests(meta):
 
 
 @pytest.mark.conformance("54")
+@pytest.mark.conformance("consul-17")
 def test_54_a_pool_without_live_engines_is_empty_not_gone():
     plan = make_plan(engine("n1", status="critical"))
     assert [(pool.pool, pool.endpoints) for pool in plan.pools] == [(FOX, ())]

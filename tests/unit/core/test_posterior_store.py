@@ -1,14 +1,20 @@
 """What is kept of measurements: read back as it was, refused when it is something else."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.errors import InputError
+from control_plane.metadata import MAX_NAME_BYTES
 from control_plane.posterior import Posterior
 from control_plane.posterior_store import merge, parse_posteriors, render_posteriors
+from tests.support.builders import make_fleet
+from tests.support.consul_json import consul_entry
 
 logs = st.floats(-20, 20)
+corrections = st.floats(math.log(0.01), math.log(100))
 posteriors = st.dictionaries(
     st.text(max_size=20),
     st.builds(
@@ -16,7 +22,7 @@ posteriors = st.dictionaries(
         fingerprint=st.text(max_size=20),
         log_ratio=logs,
         samples=st.integers(0, 12),
-        correction=logs,
+        correction=corrections,
     ),
 )
 
@@ -37,6 +43,25 @@ def test_equal_beliefs_give_equal_bytes():
     assert render_posteriors({"x": one, "y": two}) == render_posteriors({"y": quiet, "x": one})
 
 
+@pytest.mark.conformance("consul-37")
+def test_consul_37_a_nodes_beliefs_are_far_below_what_consul_takes():
+    longest = "x" * (MAX_NAME_BYTES - len("n1.000"))
+    (node,) = make_fleet(
+        *(
+            consul_entry(f"n1.{longest}{index:03}", socket=f"/run/{index}.sock")
+            for index in range(256)
+        )
+    ).nodes
+    kept = {
+        engine.id: Posterior(
+            fingerprint=engine.declaration, log_ratio=-1 / 3, samples=12, correction=-1 / 3
+        )
+        for engine in node.engines
+    }
+    assert len(kept) == 256
+    assert len(render_posteriors(kept)) < 512 * 1024 / 2
+
+
 GOOD = '"fingerprint":"f","log_ratio":0.1,"samples":3,"correction":0.0'
 
 
@@ -50,6 +75,7 @@ GOOD = '"fingerprint":"f","log_ratio":0.1,"samples":3,"correction":0.0'
         '{"e": {' + GOOD + ',"more":1}}',
         '{"e": {' + GOOD.replace("0.1", "1e300") + "}}",
         '{"e": {' + GOOD.replace("3", "-1") + "}}",
+        '{"e": {' + GOOD.replace("0.0", "-49.0") + "}}",  # rounded it is no capacity at all
         '{"e": {' + GOOD.replace("0.1", '"x"') + "}}",
         '{"e": {' + GOOD,
         "\x00",

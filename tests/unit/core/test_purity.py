@@ -16,6 +16,9 @@ CORE = [
         "subscription", "thresholds", "weights", "xds_status",
     )),
     *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
+    *(ROOT / "control_plane" / "lkg" / f"{name}.py" for name in (
+        "codec", "dump", "endpoints", "world",
+    )),
     *(ROOT / "engines" / f"{name}.py" for name in (
         "compute_capability", "gpu", "gpu_amd", "gpu_assignment", "gpu_facts", "keep_alive",
         "node_config", "preflight", "vllm_args",

@@ -23,6 +23,7 @@ COMMANDS = (
     "bootstrap",
     "control-plane",
     "agent",
+    "lkg",
     "status",
     "quarantine",
     "up",

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+import structlog
 from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from control_plane.addresses import HostPort, UnixSocket
@@ -21,9 +22,12 @@ from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
 from control_plane.service import ControlPlaneConfig, run_control_plane
 from control_plane.snapshot import CLUSTER
+from engines.sockets import SocketError
 from tests.support.consul_json import consul_answer, consul_entry
+from tests.support.eventually import eventually
 from tests.support.fake_consul import Answer, FakeConsul
 from tests.support.ports import free_ports
+from tests.support.xds_wire import Wire, make_node, names
 
 
 @dataclass
@@ -218,6 +222,7 @@ async def test_a_burst_of_changes_is_one_publication(short_tmp_path: Path) -> No
 
 
 @pytest.mark.case("D7")
+@pytest.mark.conformance("consul-17")
 async def test_d7_consul_restarted_empty_holds_the_engines_for_a_time(
     short_tmp_path: Path,
 ) -> None:
@@ -252,6 +257,43 @@ async def test_d7_nothing_is_served_before_the_first_complete_read(
         assert len((await plane.get("/v1/plan"))[1]["engines"]) == 1
 
 
+@pytest.mark.conformance("consul-15")
+async def test_consul_15_one_query_is_open_whatever_the_number_of_envoys(
+    short_tmp_path: Path,
+) -> None:
+    consul = FakeConsul([Answer("5")])
+    async with (
+        consul.serve(),
+        running(short_tmp_path, consul=consul) as plane,
+        Wire(f"unix:{short_tmp_path}/xds.sock") as wire,
+    ):
+        await plane.until("/ready", is_ready)
+        for index in range(20):
+            stream = wire.open("delta", node=make_node(f"n{index}", role="node"))
+            await stream.subscribe(CLUSTER)
+        await eventually(lambda: consul.open_now)
+        consul.say(Answer("6", power="2"))
+        await plane.until("/v1/plan", lambda _, plan: plan["engines"][0]["gpu_power"] == 2)
+        await eventually(lambda: consul.open_now)
+    assert consul.asked == [None, "5", "6"]
+    assert consul.most_open == 1
+
+
+@pytest.mark.conformance("consul-38")
+async def test_consul_38_a_replica_that_cannot_lead_serves(short_tmp_path: Path) -> None:
+    consul = FakeConsul([Answer("5")])  # knows no sessions: nobody can lead
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            consul.serve(),
+            running(short_tmp_path, consul=consul) as plane,
+            Wire(f"unix:{short_tmp_path}/xds.sock") as wire,
+        ):
+            await plane.until("/ready", is_ready)
+            stream = wire.open("delta", node=make_node("a", role="node"))
+            assert "acme_2Ffox" in names(await stream.subscribe(CLUSTER))
+    assert "leading" not in [entry["event"] for entry in logs]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -267,6 +309,22 @@ async def test_errors_are_json(
         async with plane.session.request(method, f"http://admin{path}") as response:
             assert response.status == status
             assert (await response.json())["error"]["code"] == code
+
+
+async def test_a_second_one_leaves_the_firsts_admin_socket_alone(short_tmp_path: Path) -> None:
+    async with running(short_tmp_path, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+        with pytest.raises(SocketError, match="has a live server"):
+            await run_control_plane(
+                ControlPlaneConfig(
+                    catalog=str(short_tmp_path / "catalog.json"),
+                    policy=None,
+                    xds_addresses=(UnixSocket(str(short_tmp_path / "other.sock")),),
+                    admin_address=UnixSocket(str(short_tmp_path / "admin.sock")),
+                )
+            )
+        assert (short_tmp_path / "admin.sock").exists()
+        assert (await plane.get("/ready"))[0] == 200
 
 
 async def test_the_admin_api_on_tcp(short_tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ Step = tuple[float, str, bool]  # at which second, which engines are read, after
     ],
 )
 @pytest.mark.case("D7")
-def test_what_is_in_force(steps: list[Step], expected: list[str | None]) -> None:
+@pytest.mark.conformance("consul-7")
+@pytest.mark.conformance("consul-17")
+def test_consul_7_17_what_is_in_force(steps: list[Step], expected: list[str | None]) -> None:
     state, seen = GuardState(), []
     for now_s, ids, reset in steps:
         read = CatalogRead(catalog=catalog(ids), reset=reset)

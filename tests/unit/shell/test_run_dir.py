@@ -8,6 +8,7 @@ import pytest
 
 from control_plane.cli.run_dir import (
     RunDirError,
+    clean_run_dir,
     default_admin_address,
     default_run_dir,
     hold_run_dir,
@@ -37,6 +38,32 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "target")
     with pytest.raises(RunDirError, match="no directory"):
         make_run_dir(tmp_path / "run")
+
+
+def test_a_directory_with_files_of_somebody_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "thesis.txt").write_text("years of work")
+    tmp_path.chmod(0o755)
+    with pytest.raises(RunDirError, match="holds 'photos' and was made by no mesh"):
+        make_run_dir(tmp_path)
+    assert {item.name for item in tmp_path.iterdir()} == {"photos", "thesis.txt"}
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_what_a_mesh_left_is_removed_but_its_logs(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    path = make_run_dir(tmp_path / "run")
+    (path / "logs").mkdir()
+    (path / "gpu-1").mkdir()
+    (path / "edge.envoy.yaml").touch()
+    (path / "link").symlink_to(outside)
+    assert make_run_dir(path) == path  # a killed mesh's directory is taken over
+    clean_run_dir(path)
+    assert {item.name for item in path.iterdir()} == {".wattmesh-run-dir", "logs"}
+    assert (outside / "kept").exists()
+    assert make_run_dir(path) == path
 
 
 def test_a_second_mesh_is_kept_out_until_the_first_has_ended(tmp_path: Path) -> None:

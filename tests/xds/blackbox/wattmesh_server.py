@@ -18,6 +18,7 @@ from control_plane.snapshot import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     Snapshot,
     make_snapshot,
 )
@@ -75,4 +76,5 @@ def _resources(world: World) -> Resources:
         routes=of(ROUTE),
         runtimes=of(RUNTIME),
         extensions=of(EXTENSION),
+        secrets=of(SECRET),
     )

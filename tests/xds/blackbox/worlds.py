@@ -15,6 +15,7 @@ from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import (
     http_connection_manager_pb2,
 )
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2, tls_pb2
 from envoy.service.runtime.v3 import rtds_pb2
 
 from tests.support.xds_wire import (
@@ -24,6 +25,7 @@ from tests.support.xds_wire import (
     LISTENER,
     ROUTE,
     RUNTIME,
+    SECRET,
     messages,
     name_of,
 )
@@ -100,6 +102,25 @@ def extension(name: str, version: int = 1) -> Any:
     return message
 
 
+def secret(name: str, version: int = 1) -> Any:
+    """Return a bundle of CAs."""
+    message = secret_pb2.Secret(name=name)
+    message.validation_context.trusted_ca.inline_string = f"PEM {version}"
+    return message
+
+
+def tls_cluster(name: str, version: int = 1, *, trusts: str) -> Any:
+    """Return a cluster that warms until it has a secret, which it asks for by ADS."""
+    message = cluster(name, version)
+    context = tls_pb2.UpstreamTlsContext()
+    config = context.common_tls_context.validation_context_sds_secret_config
+    config.name = trusts
+    config.sds_config.ads.SetInParent()
+    message.transport_socket.name = "tls"
+    message.transport_socket.typed_config.Pack(context)
+    return message
+
+
 BUILDERS = {
     CLUSTER: cluster,
     ENDPOINT: endpoints,
@@ -107,6 +128,7 @@ BUILDERS = {
     ROUTE: routes,
     RUNTIME: layer,
     EXTENSION: extension,
+    SECRET: secret,
 }
 
 
