@@ -198,18 +198,6 @@ class _Admin:
         return _error(503, "not_ready", self._plane.not_ready() or "not ready")
 
 
-def _refusals(refusals: Iterable[Refusal]) -> list[dict[str, object]]:
-    return [refusal_to_json(item) for item in refusals]
-
-
-def _parse_json(data: bytes) -> Any:
-    """Return the value of a body, None for what is no JSON."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -224,6 +212,18 @@ def _authorized(address: UnixSocket | HostPort, tls: TlsSource | None) -> Middle
         return await handler(request)
 
     return authorized
+
+
+def _refusals(refusals: Iterable[Refusal]) -> list[dict[str, object]]:
+    return [refusal_to_json(item) for item in refusals]
+
+
+def _parse_json(data: bytes) -> Any:
+    """Return the value of a body, None for what is no JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 @web.middleware

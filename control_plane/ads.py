@@ -93,6 +93,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         store: Store,
         metrics: Metrics,
         tls: TlsSource | None = None,
+        *,
         connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
         queued_s: float = _QUEUED_S,
     ) -> None:

@@ -356,7 +356,7 @@ async def run_control_plane(
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
     tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
-    service = AdsService(store, metrics, tls, config.connect_rate)
+    service = AdsService(store, metrics, tls, connect_rate=config.connect_rate)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status

@@ -37,7 +37,7 @@ class Store(Protocol):
     """What streams are served from. One that inherits this has no canaries."""
 
     envoys: Callable[[str], Iterable[Envoy]]  # of a role, that may try changes first
-    on_cleared: Callable[[tuple[Refusal, ...]], None]  # what is offered again by hand
+    on_cleared: Callable[[tuple[Refusal, ...]], None]  # content that was refused is offered again
 
     @property
     def unready(self) -> str | None:

@@ -396,9 +396,7 @@ def lkg_command(
 
 @app.command("status")
 def status_command(
-    admin_address: AdminAddress = None,
-    tls_dir: TlsDir = None,
-    output: OutputForm = Output.TABLE,
+    admin_address: AdminAddress = None, tls_dir: TlsDir = None, output: OutputForm = Output.TABLE
 ) -> None:
     """Print the engines in force and what every connected Envoy holds.
 
@@ -412,9 +410,7 @@ def status_command(
 
 @quarantine_app.command("list")
 def quarantine_list_command(
-    admin_address: AdminAddress = None,
-    tls_dir: TlsDir = None,
-    output: OutputForm = Output.TABLE,
+    admin_address: AdminAddress = None, tls_dir: TlsDir = None, output: OutputForm = Output.TABLE
 ) -> None:
     """Print what an Envoy refused and is sent to nobody; exit 1 when there is anything.
 

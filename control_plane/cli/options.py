@@ -31,15 +31,6 @@ ConsulAddress = Annotated[
         help="The local Consul agent. Its token is taken from CONSUL_HTTP_TOKEN.",
     ),
 ]
-AdminAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--admin-address",
-        metavar="ADDRESS",
-        envvar="WATTMESH_ADMIN_ADDRESS",
-        help="The control plane's admin API; default: the mesh of `wattmesh up`.",
-    ),
-]
 TlsDir = Annotated[
     Path | None,
     typer.Option(
@@ -61,6 +52,15 @@ LkgDirectory = Annotated[
     Path | None,
     typer.Option(
         "--lkg", metavar="DIR", help="The cache of `wattmesh lkg`, for when no control plane is up."
+    ),
+]
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-address",
+        metavar="ADDRESS",
+        envvar="WATTMESH_ADMIN_ADDRESS",
+        help="The control plane's admin API; default: the mesh of `wattmesh up`.",
     ),
 ]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]

@@ -31,8 +31,7 @@ def clear_quarantine(
 ) -> int:
     """Offer a version again, or everything with None; return 1 when no such one is there."""
     body: dict[str, object] = {"all": True} if version is None else {"version": version}
-    path = "/v1/xds/quarantine/clear"
-    status, answer = asyncio.run(post_admin(address, path, body, tls_dir))
+    status, answer = asyncio.run(post_admin(address, "/v1/xds/quarantine/clear", body, tls_dir))
     if status == _NOT_FOUND and version is not None and "error" in answer:
         print_problems([answer["error"]["message"]])
         return FINDING
