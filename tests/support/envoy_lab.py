@@ -88,7 +88,9 @@ class Lab:
 
     def _all_synced(self) -> bool:
         streams = self.service.status()
-        return all(kind.state == "SYNCED" for stream in streams for kind in stream.types)
+        return not self.store.held and all(
+            kind.state == "SYNCED" for stream in streams for kind in stream.types
+        )
 
     async def _echo(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/health":

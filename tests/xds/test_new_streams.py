@@ -63,8 +63,6 @@ async def test_a_stream_that_would_wait_too_long_is_told_to_come_again(short_tmp
         with structlog.testing.capture_logs() as logs:
             for _ in range(3):
                 late = wire.open("delta", node=NODE)
-                with contextlib.suppress(grpc.aio.AioRpcError):  # refused before it is out
-                    await late.send(CLUSTER)
                 assert await late.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert opened(metrics, "refused") == 3
         assert [entry["log_level"] for entry in logs] == ["warning"]  # not with each of them

@@ -3,7 +3,7 @@
 import pytest
 
 from control_plane.canary_forms import changed_contents, held_form, is_changed, proves
-from control_plane.snapshot import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME
+from control_plane.snapshot import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME, SECRET
 from tests.support.xds import Client, make_versions
 
 
@@ -15,6 +15,7 @@ BEFORE = {
     "cds": {"A": "v1", "B": "v1"},
     "eds": {"A": "v1", "B": "v1", "edges": "v1"},
     "ecds": {"X": "v1"},
+    "sds": {"S": "v1", "gone": "v1"},
     "lds": {"L": "v1"},
     "rds": {"R": "v1"},
     "rtds": {"T": "v1"},
@@ -23,6 +24,7 @@ NOW = {
     "cds": {"A": "v2", "C": "v1"},
     "eds": {"A": "v2", "C": "v1", "edges": "v2"},
     "ecds": {"Y": "v1"},
+    "sds": {"S": "v2"},
     "lds": {"L": "v2"},
     "rds": {"R": "v2"},
     "rtds": {"T": "v2"},
@@ -47,9 +49,10 @@ def test_endpoints_are_those_of_the_clusters_that_are_served_as_they_are_now():
     assert served["B"] != "v1"  # explicitly none: the pool is gone
 
 
-def test_what_a_listener_of_before_may_ask_for_stays():
+def test_what_clusters_and_listeners_of_before_may_ask_for_stays():
     form = held_form(make_versions(**BEFORE), make_versions(**NOW))
     assert set(versions(form, EXTENSION)) == {"X", "Y"}
+    assert versions(form, SECRET) == {"S": "v2", "gone": "v1"}
 
 
 def test_what_changed_is_what_is_new_other_or_gone_of_the_three_types():
@@ -64,8 +67,8 @@ def test_what_changed_is_what_is_new_other_or_gone_of_the_three_types():
     assert is_changed(before, now)
 
 
-@pytest.mark.parametrize("kind", ["eds", "ecds", "rtds"])
-def test_endpoints_extensions_and_runtime_are_no_change(kind):
+@pytest.mark.parametrize("kind", ["eds", "ecds", "rtds", "sds"])
+def test_endpoints_extensions_runtime_and_secrets_are_no_change(kind):
     before = make_versions(**BEFORE)
     now = make_versions(**(BEFORE | {kind: dict.fromkeys(BEFORE[kind], "v2")}))
     assert not is_changed(before, now)
