@@ -22,7 +22,7 @@ from control_plane.cli.envoys import envoy_command
 from control_plane.cli.first_answer import first_answer
 from control_plane.cli.leftovers import end_leftovers
 from control_plane.cli.offline import load_policy
-from control_plane.cli.ports import free_ports, is_free
+from control_plane.cli.ports import free_ports, is_free, listen_fault
 from control_plane.cli.run_dir import (
     ADMIN_SOCKET,
     XDS_SOCKET,
@@ -264,8 +264,10 @@ def _edge_address(listen: str | None, progress: Progress) -> HostPort:
     """Return where the edge listens: as asked, else the default port, else a free one."""
     if listen is not None:
         address = parse_host_port(listen)
-        if not is_free(address.host, address.port):
-            raise WattmeshError(f"--listen {listen}: expected a free address, it is in use")
+        if address.host == "localhost":
+            address = HostPort("127.0.0.1", address.port)
+        if fault := listen_fault(address):
+            raise WattmeshError(f"--listen {listen}: {fault}; nothing is started")
         return address
     if is_free(_DEFAULT_LISTEN.host, _DEFAULT_LISTEN.port):
         return _DEFAULT_LISTEN
