@@ -291,6 +291,16 @@ def test_a_bad_policy_stops_the_start(
     assert ran.err.count(str(bad_policy)) == 3
 
 
+def test_an_unknown_socket_group_stops_agent(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(
+        "node: n\naddress: 127.0.0.1\nmesh_port: 1\nengines: []\nsocket_group: no-such-group\n"
+    )
+    ran = run("agent", "--node", path, "--run-dir", tmp_path / "run")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"{path}: socket_group is 'no-such-group', expected a group")
+
+
 def test_a_bad_node_file_stops_agent_with_all_problems(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("node: n\naddress: 127.0.0.1\nmesh_port: 0\nengines: [{name: e, gpu: x}]\n")
