@@ -291,6 +291,21 @@ def test_a_bad_policy_stops_the_start(
     assert ran.err.count(str(bad_policy)) == 3
 
 
+@pytest.mark.parametrize("option", ["--admin-address", "--xds-address"])
+def test_a_directory_of_a_socket_that_cannot_be_made_is_named(
+    run: Run, catalog: Path, short_tmp_path: Path, option: str
+) -> None:
+    (short_tmp_path / "file").touch()
+    addresses = {
+        "--admin-address": f"unix:{short_tmp_path}/run/admin.sock",
+        "--xds-address": f"unix:{short_tmp_path}/run/xds.sock",
+    } | {option: f"unix:{short_tmp_path}/file/s.sock"}
+    argv = [text for pair in addresses.items() for text in pair]
+    ran = run("control-plane", "--catalog", catalog, *argv)
+    assert (ran.status, ran.out) == (2, "")
+    assert f"the directory {short_tmp_path}/file is not there" in ran.err
+
+
 def test_an_unknown_socket_group_stops_agent(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(
