@@ -9,6 +9,7 @@ from control_plane.catalog_files import read_file
 from control_plane.cli import OK
 from control_plane.cli.bootstrap_tls import prepare_tls
 from control_plane.cli.envoys import admin_socket_path, envoy_command, lkg_command
+from control_plane.cli.offline import NOTHING_STARTED
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
 from control_plane.errors import InputError, Problem, shown
@@ -60,7 +61,8 @@ def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
 
 def load_node(path: Path) -> NodeConfig:
     """Return the host of a file. Raise InputError with every problem of it."""
-    return read_file(path, lambda data: parse_node(data, source=str(path)))
+    source = str(path)
+    return read_file(path, lambda data: parse_node(data, source=source), meanwhile=NOTHING_STARTED)
 
 
 def _check_group(config: NodeConfig, source: Path) -> None:
@@ -74,7 +76,7 @@ def _check_group(config: NodeConfig, source: Path) -> None:
                     path="socket_group",
                     value=shown(config.socket_group),
                     expected=fault,
-                    meanwhile="nothing is started",
+                    meanwhile=NOTHING_STARTED,
                 )
             ]
         )

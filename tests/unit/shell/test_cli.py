@@ -193,6 +193,36 @@ def test_bad_files_give_all_problems_of_both_and_2(
 
 
 @pytest.mark.parametrize(
+    ("argv", "meanwhile"),
+    [
+        (["plan", "--catalog", "{no}"], "nothing is planned"),
+        (["validate", "--catalog", "{catalog}", "--policy", "{no}"], "nothing is planned"),
+        (["control-plane", "--catalog", "{no}"], "nothing is started"),
+        (["control-plane", "--catalog", "{catalog}", "--policy", "{no}"], "nothing is started"),
+        (["up", "--policy", "{no}", "--run-dir", "{dir}/run"], "nothing is started"),
+        (["agent", "--node", "{no}"], "nothing is started"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_nothing_is_said_to_be_in_force_where_nothing_is(
+    run: Run, catalog: Path, short_tmp_path: Path, argv: list[str], meanwhile: str
+) -> None:
+    no = short_tmp_path / "no-such-file"
+    ran = run(*(text.format(no=no, catalog=catalog, dir=short_tmp_path) for text in argv))
+    assert ran.status == 2
+    (line,) = [line for line in ran.err.splitlines() if str(no) in line]
+    assert line.endswith(f"; {meanwhile}")
+
+
+def test_diff_tells_the_problems_of_all_four_files_at_once(run: Run, tmp_path: Path) -> None:
+    names = [str(tmp_path / f"no-{number}") for number in range(4)]
+    options = ("--catalog", "--policy", "--to-catalog", "--to-policy")
+    ran = run("diff", *(text for pair in zip(options, names, strict=True) for text in pair))
+    assert ran.status == 2
+    assert [line.split(":")[0] for line in ran.err.splitlines()] == names
+
+
+@pytest.mark.parametrize(
     ("role", "types"),
     [
         pytest.param(["--role", "edge"], {"Cluster", "Listener"}, id="edge"),
