@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from control_plane.errors import InputError, Problem, shown
-from control_plane.metadata import EngineMetadata, name_fault, parse_metadata
+from control_plane.metadata import EngineMetadata, address_fault, name_fault, parse_metadata
 
 ENGINE_SERVICE = "wattmesh-engine"
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
@@ -159,8 +159,9 @@ def _parse_entry(
     if name and not (node_id and engine):
         report(".Service.ID", name, 'an ID of the form "<node>.<engine>"')
     address = _text(service.get("Address")) or _text((node or {}).get("Address"))
-    if address is None or name_fault(address):
-        report(".Service.Address", service.get("Address"), "the address of the node's listener")
+    fault = "the address of the node's listener" if address is None else address_fault(address)
+    if fault:
+        report(".Service.Address", address, fault)
     port = service.get("Port")
     if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
         report(".Service.Port", port, "a port from 1 to 65535")

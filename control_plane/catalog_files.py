@@ -7,7 +7,7 @@ A catalog file is an operator's word, so an emptied one is believed at once.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,6 +19,7 @@ from control_plane.unexpected import unexpected
 
 POLL_S = 0.5
 _LAST_GOOD = "the last good one stays in force"
+_NOTHING_YET = "nothing is served before a good one"
 Value = TypeVar("Value")
 
 
@@ -31,8 +32,19 @@ class FileRead(Generic[Value]):
     error: Exception | None = None  # that nobody expected of any file
 
 
-def read_file(path: Path, parse: Callable[[bytes], Value]) -> Value:
-    """Return the parsed file. Raise InputError when it cannot be read or used."""
+def read_file(path: Path, parse: Callable[[bytes], Value], *, meanwhile: str = _LAST_GOOD) -> Value:
+    """Return the parsed file. Raise InputError when it cannot be read or used.
+
+    `meanwhile` is what the system does then.
+    """
+    try:
+        return _read_and_parse(path, parse)
+    except InputError as error:
+        problems = [replace(problem, meanwhile=meanwhile) for problem in error.problems]
+        raise InputError(problems) from error
+
+
+def _read_and_parse(path: Path, parse: Callable[[bytes], Value]) -> Value:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,11 +64,14 @@ async def follow_file(
 ) -> AsyncIterator[FileRead[Value]]:
     """Yield the file's first read and one read for every change of it, until cancelled."""
     last: object = None
+    meanwhile = _NOTHING_YET
     while True:
         identity = await asyncio.to_thread(_identity, path)
         if identity != last:
             last = identity
-            yield await asyncio.to_thread(_read, path, parse)
+            read = await asyncio.to_thread(_read, path, parse, meanwhile)
+            meanwhile = meanwhile if read.value is None else _LAST_GOOD
+            yield read
         await asyncio.sleep(poll_s)
 
 
@@ -93,11 +108,11 @@ def _identity(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _read(path: Path, parse: Callable[[bytes], Value]) -> FileRead[Value]:
+def _read(path: Path, parse: Callable[[bytes], Value], meanwhile: str) -> FileRead[Value]:
     try:
-        return FileRead(value=read_file(path, parse))
+        return FileRead(value=read_file(path, parse, meanwhile=meanwhile))
     except InputError as error:
         return FileRead(value=None, problems=error.problems)
     except Exception as error:  # noqa: BLE001 whatever a file holds, whoever follows it goes on
-        problem = unexpected(str(path), error, meanwhile=_LAST_GOOD)
+        problem = unexpected(str(path), error, meanwhile=meanwhile)
         return FileRead(value=None, problems=(problem,), error=error)

@@ -7,6 +7,7 @@ all the way to the plan. `parse_metadata(render_metadata(m)) == m` for every val
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from types import MappingProxyType
 
 from control_plane.errors import Problem, shown
@@ -138,6 +139,18 @@ def name_fault(name: str) -> str | None:
     if size_bytes > MAX_NAME_BYTES or not name.isprintable() or name != name.strip():
         return f"printable text of at most {MAX_NAME_BYTES} bytes with no space at its ends"
     return None
+
+
+def address_fault(address: str) -> str | None:
+    """Return what a node's address should have been, or None when Envoys can connect to it.
+
+    Envoy resolves no name of an endpoint that comes by EDS; it refuses the endpoints of the pool.
+    """
+    try:
+        scope = getattr(ip_address(address), "scope_id", None)
+    except ValueError:
+        return "an IP address: Envoy resolves no names of nodes"
+    return "an IP address without a scope" if scope else None
 
 
 class _Reader:

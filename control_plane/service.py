@@ -206,7 +206,7 @@ class ControlPlane:
     def _note_refused(self, what: str, read: FileRead[Any]) -> None:
         """Log what is wrong with a file that was read."""
         if read.error is None:
-            _log_problems(f"{what} refused, the last good one stays in force", read.problems)
+            _log_problems(f"{what} refused", read.problems)
         else:
             self._unexpected.note(what, read.error, meanwhile=_LAST_GOOD)
 

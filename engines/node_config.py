@@ -4,6 +4,7 @@ Strict, and every error of the file at once. What could only fail later, such as
 that no kernel can bind or metadata that Consul refuses, is refused here, before any engine starts.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from control_plane.metadata import (
     MAX_NUM_SEQS,
     NUMBER_BOUNDS,
     EngineMetadata,
+    address_fault,
     name_fault,
     render_metadata,
     socket_path_fault,
@@ -223,6 +225,10 @@ def _check(config: NodeConfig, source: str) -> list[Problem]:
     if not _NODE_NAME.fullmatch(config.node):
         expected = 'a host name: letters, digits, "." and "-", at most 63'
         faults.append(("node", config.node, expected))
+    if fault := address_fault(config.address):
+        faults.append(("address", config.address, fault))
+    if fault := _process_text_fault(config.socket_group or ""):
+        faults.append(("socket_group", config.socket_group, fault))
     names = [engine.name for engine in config.engines]
     for index, engine in enumerate(config.engines):
         path = f"engines[{index}]"
@@ -249,6 +255,9 @@ def _check_engine(config: NodeConfig, engine: EngineSpec, path: str) -> Iterator
         "socket": (config.socket(engine), socket_path_fault(config.socket(engine))),
         "model": (engine.model, name_fault(engine.model)),
         "version": (engine.version, name_fault(engine.version)),
+        "gpu_model": (engine.gpu_model, name_fault(engine.gpu_model or "")),
+        "zone": (engine.zone, name_fault(engine.zone or "")),
+        "model_path": (engine.model_path, _process_text_fault(engine.model_path or "")),
     }
     for key, (value, fault) in texts.items():
         if fault:
@@ -256,11 +265,33 @@ def _check_engine(config: NodeConfig, engine: EngineSpec, path: str) -> Iterator
     for position, argument in enumerate(engine.args):
         if flag_of(argument) in _OWNED_FLAGS:
             yield f"{path}.args[{position}]", argument, "an argument that the agent does not set"
+    yield from _check_process(engine, path)
     yield from _check_gpus(engine, path)
     for key, value in render_metadata(config.metadata(engine, "ready")).items():
         if len(value) > _MAX_META_VALUE_CHARS:
             limit = f"at most {_MAX_META_VALUE_CHARS} characters (this has {len(value)})"
             yield f"{path}.{key}", value, f"{limit}, Consul's limit of a metadata value"
+
+
+def _check_process(engine: EngineSpec, path: str) -> Iterator[_Fault]:
+    """What no process can be started with."""
+    for position, argument in enumerate(engine.args):
+        if fault := _process_text_fault(argument):
+            yield f"{path}.args[{position}]", argument, fault
+    for name, value in engine.env.items():
+        if not name or "=" in name or _process_text_fault(name):
+            yield f"{path}.env", name, 'names of variables: text with no "=" and no NUL'
+        if fault := _process_text_fault(value):
+            yield f"{path}.env.{name}", value, fault
+
+
+def _process_text_fault(text: str) -> str | None:
+    """Return what a text should have been for the kernel to hand it to a process, or None."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return "text without lone surrogates"
+    return "text without a NUL" if b"\0" in encoded else None
 
 
 def _check_gpus(engine: EngineSpec, path: str) -> Iterator[_Fault]:

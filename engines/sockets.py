@@ -5,6 +5,7 @@ connection proves that nobody listens, and only then is the file removed.
 """
 
 import errno
+import grp
 import os
 import shutil
 import socket
@@ -84,6 +85,15 @@ def make_socket_directory(path: str, group: str | None) -> None:
     if group is not None:
         shutil.chown(directory, group=group)
         directory.chmod(_DIRECTORY_MODE)
+
+
+def group_fault(group: str) -> str | None:
+    """Return what a socket group should have been, or None when this host has it."""
+    try:
+        grp.getgrnam(group)
+    except (KeyError, ValueError):
+        return "a group of this host"
+    return None
 
 
 def _kind(mode: int) -> str:

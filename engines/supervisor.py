@@ -83,7 +83,7 @@ class Supervised:
         try:
             self._prepare()
             self._process = await self._start()
-        except (WattmeshError, OSError) as error:
+        except (WattmeshError, OSError, ValueError) as error:  # ValueError: no argument or variable
             logger.warning("not started, trying again", name=self.command.name, reason=str(error))
             return
         logger.info("started", name=self.command.name, pid=self._process.pid)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from control_plane.addresses import HostPort, UnixSocket
 from control_plane.cli.admin_client import ask_admin
-from control_plane.cli.offline import edge_view, load_inputs, load_plan
+from control_plane.cli.offline import edge_view, load_inputs, load_plans
 from control_plane.cli.output import Output, print_data, print_problems, print_table
 from control_plane.errors import WattmeshError
 from control_plane.explain import explain
@@ -59,7 +59,7 @@ def print_diff(
     before: tuple[Path, Path | None], after: tuple[Path, Path | None], output: Output
 ) -> bool:
     """Print what would move between two pairs of catalog and policy; return whether anything."""
-    old, new = load_plan(*before), load_plan(*after)
+    old, new = load_plans(before, after)
     changes, sent = diff_plans(old, new), pushes(old, new, edge_view())
     if output is Output.TABLE:
         print_table("", ("kind", "name", "field", "before", "after"), map(_row, changes))

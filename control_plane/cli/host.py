@@ -9,13 +9,15 @@ from control_plane.catalog_files import read_file
 from control_plane.cli import OK
 from control_plane.cli.bootstrap_tls import prepare_tls
 from control_plane.cli.envoys import admin_socket_path, envoy_command, lkg_command
+from control_plane.cli.offline import NOTHING_STARTED
 from control_plane.cli.runtime import run_until_signal
 from control_plane.consul_catalog import open_consul
+from control_plane.errors import InputError, Problem, shown
 from engines.agent import run_agent
 from engines.launcher import Command
 from engines.node_config import NodeConfig, parse_node
 from engines.registrar import ConsulRegistrar
-from engines.sockets import release_socket
+from engines.sockets import group_fault, release_socket
 from observability.logs import configure_logs
 
 
@@ -36,6 +38,7 @@ def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
     """Run a host's agent and return its exit status. Raise InputError for a bad node file."""
     configure_logs(level, as_json=as_json)
     config = load_node(options.node)
+    _check_group(config, options.node)
     options.run_dir.mkdir(parents=True, exist_ok=True)
     commands = _commands(config, options)
 
@@ -58,7 +61,25 @@ def serve_agent(options: AgentOptions, *, level: str, as_json: bool) -> int:
 
 def load_node(path: Path) -> NodeConfig:
     """Return the host of a file. Raise InputError with every problem of it."""
-    return read_file(path, lambda data: parse_node(data, source=str(path)))
+    source = str(path)
+    return read_file(path, lambda data: parse_node(data, source=source), meanwhile=NOTHING_STARTED)
+
+
+def _check_group(config: NodeConfig, source: Path) -> None:
+    """Raise InputError when the sockets' group is none of this host."""
+    fault = group_fault(config.socket_group) if config.socket_group else None
+    if fault:
+        raise InputError(
+            [
+                Problem(
+                    source=str(source),
+                    path="socket_group",
+                    value=shown(config.socket_group),
+                    expected=fault,
+                    meanwhile=NOTHING_STARTED,
+                )
+            ]
+        )
 
 
 def _commands(config: NodeConfig, options: AgentOptions) -> list[Command]:

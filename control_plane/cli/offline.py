@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from control_plane.catalog import parse_catalog
+from control_plane.catalog import Catalog, parse_catalog
 from control_plane.catalog_files import read_file
 from control_plane.errors import InputError, Problem
 from control_plane.fleet import Fleet, build_fleet
@@ -13,6 +13,8 @@ from control_plane.planner import plan_fleet
 from control_plane.policy import Policy, parse_policy
 from engines.gpu import load_gpu_table
 
+NOTHING_STARTED = "nothing is started"
+_NOTHING_PLANNED = "nothing is planned"
 _EDGE_LISTENER = ("127.0.0.1", 10000)  # of the edge whose resources are shown offline
 
 
@@ -27,11 +29,11 @@ def load_inputs(catalog: Path, policy: Path | None) -> tuple[Fleet, Policy]:
     problems: list[Problem] = []
     parsed_catalog = parsed_policy = None
     try:
-        parsed_catalog = read_file(catalog, lambda data: parse_catalog(data, source=str(catalog)))
+        parsed_catalog = load_catalog(catalog, meanwhile=_NOTHING_PLANNED)
     except InputError as error:
         problems += error.problems
     try:
-        parsed_policy = load_policy(policy)
+        parsed_policy = load_policy(policy, meanwhile=_NOTHING_PLANNED)
     except InputError as error:
         problems += error.problems
     if parsed_catalog is None or parsed_policy is None:
@@ -39,11 +41,32 @@ def load_inputs(catalog: Path, policy: Path | None) -> tuple[Fleet, Policy]:
     return build_fleet(parsed_catalog, load_gpu_table()), parsed_policy
 
 
-def load_policy(path: Path | None) -> Policy:
+def load_plans(*inputs: tuple[Path, Path | None]) -> list[Plan]:
+    """Return the plans of pairs of files. Raise InputError with the problems of all at once."""
+    plans: list[Plan] = []
+    problems: dict[Problem, None] = {}  # a file may be of several pairs
+    for catalog, policy in inputs:
+        try:
+            plans.append(load_plan(catalog, policy))
+        except InputError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise InputError(problems)
+    return plans
+
+
+def load_catalog(path: Path, *, meanwhile: str) -> Catalog:
+    """Return the catalog of a file."""
+    source = str(path)
+    return read_file(path, lambda data: parse_catalog(data, source=source), meanwhile=meanwhile)
+
+
+def load_policy(path: Path | None, *, meanwhile: str) -> Policy:
     """Return the policy of a file; without one, the empty policy."""
     if path is None:
         return Policy()
-    return read_file(path, lambda data: parse_policy(data, source=str(path)))
+    source = str(path)
+    return read_file(path, lambda data: parse_policy(data, source=source), meanwhile=meanwhile)
 
 
 def resources_json(plan: Plan, role: str, node_id: str) -> dict[str, list[Any]]:

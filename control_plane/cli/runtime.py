@@ -1,7 +1,7 @@
 """Running a long command: its event loop, and what the signals mean.
 
-The first SIGINT or SIGTERM cancels the command, which then stops everything in order. The second
-ends every child's process group at once and leaves.
+The first SIGINT, SIGTERM or SIGHUP cancels the command, which then stops everything in order. The
+second ends every child's process group at once and leaves.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def _with_signals(command: Coroutine[Any, Any, int], on_first: Callable[[]
         on_first()
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *_hang_up()):
         loop.add_signal_handler(number, note_signal)
     try:
         return await task
@@ -50,6 +50,12 @@ async def _with_signals(command: Coroutine[Any, Any, int], on_first: Callable[[]
         if not signalled:
             raise
         return 0
+
+
+def _hang_up() -> list[signal.Signals]:
+    """Return SIGHUP, as a terminal that closes sends it; nothing where nohup had it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [] if ignored else [signal.SIGHUP]
 
 
 def _kill_children() -> None:

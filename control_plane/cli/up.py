@@ -21,8 +21,8 @@ from control_plane.cli.dev_consul import dev_consul
 from control_plane.cli.envoys import envoy_command
 from control_plane.cli.first_answer import first_answer
 from control_plane.cli.leftovers import end_leftovers
-from control_plane.cli.offline import load_policy
-from control_plane.cli.ports import free_ports, is_free
+from control_plane.cli.offline import NOTHING_STARTED, load_policy
+from control_plane.cli.ports import free_ports, is_free, listen_fault
 from control_plane.cli.run_dir import (
     ADMIN_SOCKET,
     XDS_SOCKET,
@@ -83,7 +83,7 @@ def run_up(options: UpOptions, *, level: str) -> int:
         if ended := end_leftovers(run_dir):
             progress.step(f"ended {ended} processes of a run that was killed here")
         nodes = load_nodes(options.nodes, run_dir, lean=options.engine == "vllm")
-        load_policy(options.policy)
+        load_policy(options.policy, meanwhile=NOTHING_STARTED)
         edge = _edge_address(options.listen, progress)
         mesh = _Mesh(options, run_dir, nodes, edge, progress)
         try:
@@ -264,8 +264,10 @@ def _edge_address(listen: str | None, progress: Progress) -> HostPort:
     """Return where the edge listens: as asked, else the default port, else a free one."""
     if listen is not None:
         address = parse_host_port(listen)
-        if not is_free(address.host, address.port):
-            raise WattmeshError(f"--listen {listen}: expected a free address, it is in use")
+        if address.host == "localhost":
+            address = HostPort("127.0.0.1", address.port)
+        if fault := listen_fault(address):
+            raise WattmeshError(f"--listen {listen}: {fault}; nothing is started")
         return address
     if is_free(_DEFAULT_LISTEN.host, _DEFAULT_LISTEN.port):
         return _DEFAULT_LISTEN

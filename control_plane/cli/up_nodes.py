@@ -10,11 +10,14 @@ from types import MappingProxyType
 
 from control_plane.cli.host import load_node
 from control_plane.cli.ports import free_ports
-from control_plane.errors import InputError, Problem, WattmeshError
+from control_plane.errors import InputError, Problem, WattmeshError, shown
 from control_plane.metadata import socket_path_fault
 from engines.node_config import EngineSpec, NodeConfig
 
 _EXAMPLES = ("node-a.yaml", "node-b.yaml")
+# Of the edge, and of what the run directory and its logs hold besides nodes.
+_RESERVED = ("edge", "lock", "logs", "tiny-model")
+_RESERVED_ENDS = (".sock", ".lock", ".yaml", ".pid", ".log")
 _TINY_ARGS = ("--enforce-eager", "--gpu-memory-utilization=0.3")
 _TINY_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 _TINY_DEADLINE_S = 300.0
@@ -33,6 +36,10 @@ def load_nodes(paths: Sequence[Path], run_dir: Path, *, lean: bool) -> tuple[Nod
             parsed.append(load_node(path))
         except InputError as error:
             problems += error.problems
+        else:
+            problems += _reserved_name(path, parsed[-1].node)
+    if not problems and not any(config.engines for config in parsed):
+        problems.append(_no_engine(paths[0]))
     ids = [config.node for config in parsed]
     problems += [
         _node_twice(config.node) for i, config in enumerate(parsed) if config.node in ids[:i]
@@ -134,6 +141,31 @@ def _check_sockets(nodes: Sequence[NodeConfig]) -> None:
     ]
     if problems:
         raise InputError(problems)
+
+
+def _reserved_name(path: Path, node: str) -> list[Problem]:
+    """A node's name is its directory's, beside what a mesh keeps in the run directory."""
+    if node not in _RESERVED and not node.endswith(_RESERVED_ENDS):
+        return []
+    problem = Problem(
+        source=str(path),
+        path="node",
+        value=shown(node),
+        expected=f"a name that `wattmesh up` does not need itself ({', '.join(_RESERVED)}) and "
+        f"that does not end with {', '.join(_RESERVED_ENDS)}",
+        meanwhile="nothing is started",
+    )
+    return [problem]
+
+
+def _no_engine(path: Path) -> Problem:
+    return Problem(
+        source=str(path),
+        path="engines",
+        value="[]",
+        expected="an engine in at least one of the node files",
+        meanwhile="nothing is started",
+    )
 
 
 def _node_twice(node_id: str) -> Problem:

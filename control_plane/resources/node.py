@@ -1,7 +1,5 @@
 """A node's view: one mesh listener, and per pool a cluster of engines on Unix sockets."""
 
-import ipaddress
-
 from envoy.config.core.v3.health_check_pb2 import HealthStatus
 
 from control_plane.fleet import EngineState
@@ -88,7 +86,7 @@ def _listener(plan: Plan, node: NodePlan, tls: MeshTls | None) -> Json:
         "name": MESH,
         "address": {
             "socket_address": {
-                "address": _bind_address(node.address),
+                "address": node.address,
                 "port_value": node.port,
             }
         },
@@ -126,15 +124,6 @@ def _chain(plan: Plan, http_filters: list[Json]) -> Json:
         retry_after_s=plan.retry_after_s,
     )
     return {"filters": [manager]}
-
-
-def _bind_address(address: str) -> str:
-    """Return the address to bind: the registered one, or any when that is a host name."""
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return "0.0.0.0"  # noqa: S104 a host name cannot be bound
-    return address
 
 
 def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> Json:

@@ -192,6 +192,36 @@ def test_what_is_wrong_with_cards(fields, path, expected):
     assert expected in found[path].expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        (r'args: ["a\0b"]', "engines[0].args[0]"),
+        (r'args: ["\ud800"]', "engines[0].args[0]"),
+        (r'env: {A: "a\0b"}', "engines[0].env.A"),
+        ('env: {"A=B": x}', "engines[0].env"),
+        ('env: {"": x}', "engines[0].env"),
+        (r'env: {"A\0": x}', "engines[0].env"),
+        (r'model_path: "/m\0"', "engines[0].model_path"),
+        (r'gpu_model: "L4\0"', "engines[0].gpu_model"),
+        (r'zone: "a\nb"', "engines[0].zone"),
+    ],
+)
+def test_what_no_process_can_be_started_with_is_refused(fields, path):
+    assert path in problems(HEAD + f"engines: [{{name: e0, model: m, {fields}}}]")
+
+
+@pytest.mark.parametrize(
+    "address", ["gpu-1.example", r"a\nb", r"\0", "a b", "10.0.0.1:80", "fe80::1%1"]
+)
+def test_an_address_is_one_that_envoys_connect_to(address):
+    text = HEAD.replace("10.0.0.1", f'"{address}"') + "engines: []"
+    assert "IP address" in problems(text)["address"].expected
+
+
+def test_a_socket_group_without_a_nul():
+    assert "socket_group" in problems(HEAD + 'socket_group: "a\\0b"\nengines: []')
+
+
 def test_facts_of_a_card_may_be_stated():
     config = parse(
         HEAD + "engines: [{name: e0, model: m, gpu_compute_capability: 10.0, gpu_memory_mib: 80000,"

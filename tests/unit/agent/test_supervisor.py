@@ -130,7 +130,7 @@ async def test_it_can_be_stopped_while_it_may_not_start(short_tmp_path):
     assert task.cancelled()
 
 
-@pytest.mark.parametrize("argv", [("/no/such/program",), ("/etc/passwd",)])
+@pytest.mark.parametrize("argv", [("/no/such/program",), ("/etc/passwd",), ("sleep", "\0")])
 async def test_a_program_that_cannot_be_run_is_tried_again(short_tmp_path, argv):
     process = Supervised(Command(name="stub", argv=argv, env={}), log_dir=short_tmp_path)
     task = asyncio.ensure_future(process.run())

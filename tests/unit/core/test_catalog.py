@@ -72,15 +72,23 @@ def test_null_checks_are_tolerated():
             id="everything missing, everything told",
         ),
         pytest.param(
-            {"Service": {"ID": "n.e", "Address": "h", "Port": "80", "Meta": {"model": 1}}},
+            {"Service": {"ID": "n.e", "Address": "10.0.0.1", "Port": "80", "Meta": {"model": 1}}},
             ["[1].Service.Meta", "[1].Service.Port"],
             id="wrong types",
         ),
         pytest.param(
-            {"Service": {"ID": "n.e", "Address": "h", "Port": 70000, "Meta": {}}},
+            {"Service": {"ID": "n.e", "Address": "10.0.0.1", "Port": 70000, "Meta": {}}},
             ["[1](n.e).Service.Meta.model", "[1](n.e).Service.Meta.socket", "[1].Service.Port"],
             id="metadata too",
         ),
+        *[
+            pytest.param(
+                consul_entry("n.e") | {"Service": consul_entry("n.e")["Service"] | {"Address": a}},
+                ["[1].Service.Address"],
+                id=f"address {a!r}, for which Envoy would refuse the endpoints of the whole pool",
+            )
+            for a in ("localhost", "gpu-1.example", "a\nb", "fe80::1%eth0", "10.0.0.1:80")
+        ],
     ],
 )
 def test_a_bad_entry_drops_that_engine_only_and_tells_all(broken, paths):

@@ -91,9 +91,11 @@ async def test_whatever_goes_wrong_in_reading_a_file_it_is_followed_on(tmp_path:
     source = follow_file(path, parse, poll_s=POLL_S)
     first = await anext(source)
     assert isinstance(first.error, MemoryError)
-    assert "stays in force" in str(first.problems[0])
+    assert "nothing is served before a good one" in str(first.problems[0])
     replace_file(path, b"good")
     assert (await anext(source)).value == b"good"
+    replace_file(path, b"bad")
+    assert "the last good one stays in force" in str((await anext(source)).problems[0])
 
 
 def test_a_file_that_is_not_there_is_a_problem_that_names_it(tmp_path: Path) -> None:

@@ -193,6 +193,36 @@ def test_bad_files_give_all_problems_of_both_and_2(
 
 
 @pytest.mark.parametrize(
+    ("argv", "meanwhile"),
+    [
+        (["plan", "--catalog", "{no}"], "nothing is planned"),
+        (["validate", "--catalog", "{catalog}", "--policy", "{no}"], "nothing is planned"),
+        (["control-plane", "--catalog", "{no}"], "nothing is started"),
+        (["control-plane", "--catalog", "{catalog}", "--policy", "{no}"], "nothing is started"),
+        (["up", "--policy", "{no}", "--run-dir", "{dir}/run"], "nothing is started"),
+        (["agent", "--node", "{no}"], "nothing is started"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_nothing_is_said_to_be_in_force_where_nothing_is(
+    run: Run, catalog: Path, short_tmp_path: Path, argv: list[str], meanwhile: str
+) -> None:
+    no = short_tmp_path / "no-such-file"
+    ran = run(*(text.format(no=no, catalog=catalog, dir=short_tmp_path) for text in argv))
+    assert ran.status == 2
+    (line,) = [line for line in ran.err.splitlines() if str(no) in line]
+    assert line.endswith(f"; {meanwhile}")
+
+
+def test_diff_tells_the_problems_of_all_four_files_at_once(run: Run, tmp_path: Path) -> None:
+    names = [str(tmp_path / f"no-{number}") for number in range(4)]
+    options = ("--catalog", "--policy", "--to-catalog", "--to-policy")
+    ran = run("diff", *(text for pair in zip(options, names, strict=True) for text in pair))
+    assert ran.status == 2
+    assert [line.split(":")[0] for line in ran.err.splitlines()] == names
+
+
+@pytest.mark.parametrize(
     ("role", "types"),
     [
         pytest.param(["--role", "edge"], {"Cluster", "Listener"}, id="edge"),
@@ -289,6 +319,31 @@ def test_a_bad_policy_stops_the_start(
     ran = run(*filled, "--policy", bad_policy)
     assert ran.status == 2
     assert ran.err.count(str(bad_policy)) == 3
+
+
+@pytest.mark.parametrize("option", ["--admin-address", "--xds-address"])
+def test_a_directory_of_a_socket_that_cannot_be_made_is_named(
+    run: Run, catalog: Path, short_tmp_path: Path, option: str
+) -> None:
+    (short_tmp_path / "file").touch()
+    addresses = {
+        "--admin-address": f"unix:{short_tmp_path}/run/admin.sock",
+        "--xds-address": f"unix:{short_tmp_path}/run/xds.sock",
+    } | {option: f"unix:{short_tmp_path}/file/s.sock"}
+    argv = [text for pair in addresses.items() for text in pair]
+    ran = run("control-plane", "--catalog", catalog, *argv)
+    assert (ran.status, ran.out) == (2, "")
+    assert f"the directory {short_tmp_path}/file is not there" in ran.err
+
+
+def test_an_unknown_socket_group_stops_agent(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(
+        "node: n\naddress: 127.0.0.1\nmesh_port: 1\nengines: []\nsocket_group: no-such-group\n"
+    )
+    ran = run("agent", "--node", path, "--run-dir", tmp_path / "run")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"{path}: socket_group is 'no-such-group', expected a group")
 
 
 def test_a_bad_node_file_stops_agent_with_all_problems(run: Run, tmp_path: Path) -> None:

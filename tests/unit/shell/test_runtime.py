@@ -29,9 +29,9 @@ sys.exit(run_until_signal(command(float(sys.argv[2])), on_first=lambda: print("o
 """
 
 
-def start(runs_s: float, stops_s: float) -> tuple["subprocess.Popen[str]", int]:
+def start(runs_s: float, stops_s: float, *wrapper: str) -> tuple["subprocess.Popen[str]", int]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(runs_s), str(stops_s)],
+        [*wrapper, sys.executable, "-c", SCRIPT, str(runs_s), str(stops_s)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -48,12 +48,20 @@ def has_ended(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_stops_in_order(number: signal.Signals) -> None:
     process, child = start(60, 0.1)
     process.send_signal(number)
     out, _ = process.communicate(timeout=10)
     assert (process.returncode, out.split()) == (0, ["on", "stopped"])
+    wait_until(lambda: has_ended(child), "the child's end", timeout_s=5)
+
+
+def test_a_command_under_nohup_outlives_its_terminal() -> None:
+    process, child = start(0.5, 0, "nohup")
+    process.send_signal(signal.SIGHUP)
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out.split()) == (1, ["stopped"])
     wait_until(lambda: has_ended(child), "the child's end", timeout_s=5)
 
 

@@ -51,6 +51,26 @@ def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert all(part in text for part in ("'E_1'", "none.yaml", "no other node file has"))
 
 
+@pytest.mark.parametrize(
+    "name", ["edge", "lock", "logs", "tiny-model", "admin.sock", "edge.envoy.yaml", "consul.pid"]
+)
+def test_a_name_that_the_mesh_needs_itself_is_refused(tmp_path: Path, name: str) -> None:
+    path = node_file(tmp_path, "a.yaml", name)
+    with pytest.raises(InputError) as caught:
+        load_nodes([path], tmp_path, lean=False)
+    (problem,) = caught.value.problems
+    assert (problem.source, problem.path, problem.value) == (str(path), "node", repr(name))
+
+
+def test_a_mesh_without_any_engine_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "none.yaml"
+    empty.write_text("node: n\naddress: 10.0.0.1\nmesh_port: 10443\nengines: []\n")
+    with pytest.raises(InputError) as caught:
+        load_nodes([empty], tmp_path, lean=False)
+    assert f"{empty}: engines is []" in str(caught.value)
+    assert load_nodes([empty, node_file(tmp_path, "a.yaml", "a")], tmp_path, lean=False)
+
+
 async def test_a_python_without_vllm_is_named(tmp_path: Path) -> None:
     with pytest.raises(WattmeshError, match=r"cannot import vllm.*WATTMESH_VLLM_PYTHON"):
         await with_tiny_model((), str(tmp_path / "python"), tmp_path)
