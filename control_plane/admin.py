@@ -1,5 +1,8 @@
 """The admin API: what the control plane knows and does, on its own address.
 
+It is read-only but for named actions, which take a JSON body: no page in a browser can send one
+across origins without asking first.
+
 Who may ask what stands in `access`. Errors are JSON, like the answers. It never holds a prompt,
 because the control plane never sees one.
 """
@@ -10,7 +13,7 @@ import dataclasses
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,6 +64,7 @@ class Observed(Protocol):
     def problems(self) -> tuple[Problem, ...]: ...
     def explain(self, subject: str) -> tuple[Explanation, ...]: ...
     def quarantined(self) -> tuple[Refusal, ...]: ...
+    def clear_quarantine(self, version: str | None) -> tuple[Refusal, ...]: ...
     def held(self) -> tuple[Hold, ...]: ...
     def served(self, node: str) -> Snapshot | None: ...
 
@@ -74,16 +78,19 @@ async def serve_admin(
     app.middlewares.append(_authorized(address, tls))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
+    removal = contextlib.ExitStack()  # of a socket that is ours: one of somebody else stays
     try:
         if isinstance(address, UnixSocket):
-            await web.SockSite(runner, _bind(address.path)).start()
+            bound = _bind(address.path)
+            removal.callback(Path(address.path).unlink, missing_ok=True)
+            await web.SockSite(runner, bound).start()
         else:
             context = context_of(address, tls)
             await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
         yield
     finally:
         await runner.cleanup()
-        _remove(address)
+        removal.close()
 
 
 def _bind(path: str) -> socket.socket:
@@ -98,11 +105,6 @@ def _bind(path: str) -> socket.socket:
     return bound
 
 
-def _remove(address: UnixSocket | HostPort) -> None:
-    if isinstance(address, UnixSocket):
-        Path(address.path).unlink(missing_ok=True)
-
-
 def build_admin(plane: Observed) -> web.Application:
     """Return the application."""
     api = _Admin(plane)
@@ -114,6 +116,7 @@ def build_admin(plane: Observed) -> web.Application:
     app.router.add_get("/v1/explain/{subject:.+}", api.explain)
     app.router.add_get("/v1/xds/status", api.xds_status)
     app.router.add_get("/v1/xds/resources/{node}", api.xds_resources)
+    app.router.add_post("/v1/xds/quarantine/clear", api.clear_quarantine)
     return app
 
 
@@ -160,7 +163,7 @@ class _Admin:
         return _json(
             {
                 "streams": [dataclasses.asdict(stream) for stream in self._plane.streams()],
-                "quarantined": [refusal_to_json(item) for item in self._plane.quarantined()],
+                "quarantined": _refusals(self._plane.quarantined()),
                 "canary": canary_to_json(self._plane.held()),
             }
         )
@@ -174,6 +177,22 @@ class _Admin:
                 self._not_ready() if self._plane.plan is None else _error(404, "not_found", known)
             )
         return _json(await asyncio.to_thread(snapshot_to_json, snapshot))
+
+    async def clear_quarantine(self, request: web.Request) -> web.Response:
+        """Offer a refused content again: {"version": HASH}, or everything: {"all": true}."""
+        if request.content_type != "application/json":
+            return _error(415, "unsupported_media_type", "expected content-type application/json")
+        body = _parse_json(await request.read())
+        if body == {"all": True}:
+            return _json({"cleared": _refusals(self._plane.clear_quarantine(None))})
+        version = body.get("version") if isinstance(body, dict) and len(body) == 1 else None
+        if not isinstance(version, str) or not version:
+            expected = 'expected {"version": HASH} or {"all": true}'
+            return _error(400, "bad_request", f"the body is {shown(body)}, {expected}")
+        cleared = self._plane.clear_quarantine(version)
+        if not cleared:
+            return _error(404, "not_found", f"no version {shown(version)} is quarantined")
+        return _json({"cleared": _refusals(cleared)})
 
     def _not_ready(self) -> web.Response:
         return _error(503, "not_ready", self._plane.not_ready() or "not ready")
@@ -193,6 +212,18 @@ def _authorized(address: UnixSocket | HostPort, tls: TlsSource | None) -> Middle
         return await handler(request)
 
     return authorized
+
+
+def _refusals(refusals: Iterable[Refusal]) -> list[dict[str, object]]:
+    return [refusal_to_json(item) for item in refusals]
+
+
+def _parse_json(data: bytes) -> Any:
+    """Return the value of a body, None for what is no JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 @web.middleware

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,12 +21,15 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from control_plane.addresses import AddressError, HostPort, UnixSocket
 from control_plane.canary_forms import proves
 from control_plane.canary_wave import Envoy, candidate
+from control_plane.connect_rate import ConnectBucket, ConnectRate
 from control_plane.errors import InputError
 from control_plane.health_service import HealthService
 from control_plane.metrics import Metrics
 from control_plane.mtls.files import TlsSource
 from control_plane.mtls.server import grpc_credentials, grpc_peer
 from control_plane.mtls.spiffe import Identity, IdentityError, check_asks_for_itself
+from control_plane.orphans import ORPHAN_S
+from control_plane.quarantine import Refusal
 from control_plane.resources import View, parse_view
 from control_plane.snapshot import Snapshot
 from control_plane.store import Store
@@ -53,6 +56,10 @@ _STOP_GRACE_S = 1.0
 _MAX_NODE_CHARS = 200
 _ALARM_BYTES = 3 * 1024 * 1024  # clients on Google's gRPC refuse messages above 4 MiB
 _MAX_LOGGED = 20  # resources, or unknown types, of one stream
+_MAX_QUEUED = 32  # requests of a stream that are read before one is answered
+_QUEUED_S = 0.002  # in which a request that lies there already is read
+_TURNS = 4  # of the event loop, from a message's arrival to the end of its read
+_LOG_EVERY_S = 60.0  # streams that are turned away
 _KINDS = {Acked: "ack", Nacked: "nack", Subscribed: "subscribe", Ignored: "stale"}
 # An Envoy that holds everything is sent nothing when it reconnects; so now and then it moves, and
 # replicas that were added get their part. gRPC spreads the moment by a tenth either way.
@@ -81,7 +88,18 @@ class _Connection:
 class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves every stream from one store."""
 
-    def __init__(self, store: Store, metrics: Metrics, tls: TlsSource | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        tls: TlsSource | None = None,
+        *,
+        connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
+        queued_s: float = _QUEUED_S,
+    ) -> None:
+        self._queued_s = queued_s
+        self._connects = ConnectBucket(connect_rate)
+        self._turned_away_at = float("-inf")  # logged last
         self._store = store
         self.health = HealthService(lambda: store.unready is None, store.bell)
         self._metrics = metrics
@@ -90,6 +108,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         self._largest_bytes: dict[str, int] = {}
         self.on_edges: Callable[[tuple[str, ...]], None] = lambda _edges: None
         store.envoys = self._candidates
+        store.on_cleared = self._offer_again
 
     def view_of(self, node: str) -> View | None:
         """Return the view of a connected Envoy, by its node ID."""
@@ -114,6 +133,10 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             )
         )
 
+    def uses(self, view: View) -> bool:
+        """Whether any stream is served this view."""
+        return any(connection.view == view for connection in self._streams.values())
+
     def status(self) -> list[StreamStatus]:
         """Return the state of every open stream, sorted by node."""
         statuses = [
@@ -130,6 +153,11 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
                 envoy = candidate(stream, connection.view)
                 if envoy is not None:
                     yield envoy
+
+    def _offer_again(self, refusals: Iterable[Refusal]) -> None:
+        for stream in self._streams:
+            for item in refusals:
+                stream.offer_again(item.type_url, item.name, item.version)
 
     def _streams_of(self, view: View, node: str) -> list[AdsStream]:
         return [
@@ -168,6 +196,7 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         if unready is not None:
             await _abort(context, "UNAVAILABLE", unready)
         peer = await self._peer(context)
+        await self._wait_for_turn(context)
         stream = AdsStream(lambda: secrets.token_hex(8), variant, only_type)
         self._streams[stream] = _Connection(time.time(), peer)
         try:
@@ -192,6 +221,20 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             await _abort(context, "PERMISSION_DENIED", reason)
         return peer
 
+    async def _wait_for_turn(self, context: Any) -> None:
+        """Let a new stream wait while too many open at once; turn it away if it would be long."""
+        now = time.monotonic()
+        wait_s = self._connects.take(now)
+        if wait_s is None:
+            self._metrics.xds_new_streams.labels("refused").inc()
+            if now >= self._turned_away_at + _LOG_EVERY_S:
+                self._turned_away_at = now
+                logger.warning("too many streams open at once, some are told to come again")
+            await _abort(context, "RESOURCE_EXHAUSTED", "too many streams open, come again later")
+        self._metrics.xds_new_streams.labels("delayed" if wait_s else "at_once").inc()
+        if wait_s:
+            await asyncio.sleep(wait_s)
+
     async def _serve(
         self, stream: AdsStream, requests: AsyncIterator[Any], context: Any
     ) -> AsyncIterator[Any]:
@@ -202,12 +245,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         try:
             while True:
                 await _first_of(reader, ringing, deadline=self._next_deadline(stream, view))
-                if reader.done():
+                for _ in range(_MAX_QUEUED):  # the newest of several is what is answered
+                    if not reader.done():
+                        break
                     request = reader.result()
                     if request is None:
                         return
                     view = await self._take(stream, view, request, context)
                     reader = asyncio.ensure_future(anext(requests, None))
+                    if stream.asks(request):
+                        await _read_queued(reader, self._queued_s)
                 if ringing.done():
                     bell = self._store.bell()
                     ringing = asyncio.ensure_future(bell.wait())
@@ -249,6 +296,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         if snapshot is not None:
             stream.set_snapshot(snapshot)
         responses = stream.responses(time.monotonic())
+        if stream.orphans.due:
+            self._note_orphan(stream, view)
         if snapshot is not None and self._store.awaits(view, stream.node.id):
             self._prove(stream, view, snapshot)
         for response in responses:
@@ -257,6 +306,16 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
             self._metrics.xds_resources.labels(kind).inc(len(response.resources))
             self._note_size(stream, kind, response.ByteSize())
         return responses
+
+    def _note_orphan(self, stream: AdsStream, view: View) -> None:
+        stream.orphans.due = False
+        self._metrics.xds_orphaned.inc()
+        logger.warning(
+            "Envoy resumed its endpoints and asks for no clusters, it may be stuck",
+            node=stream.node.id,
+            role=view.role,
+            after_s=ORPHAN_S,
+        )
 
     def _prove(self, stream: AdsStream, view: View, snapshot: Snapshot) -> None:
         """Let the others go on once a canary took all of a change."""
@@ -388,6 +447,15 @@ def _umask(mask: int) -> Iterator[None]:
 async def _first_of(*tasks: "asyncio.Future[Any]", deadline: float | None) -> None:
     timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
     await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _read_queued(reader: "asyncio.Future[Any]", within_s: float) -> None:
+    """Let a read end if its request lies there already; gRPC cannot be asked whether one does."""
+    await asyncio.wait((reader,), timeout=within_s)
+    for _ in range(_TURNS):  # a loop that was busy meanwhile sees what came only now
+        if reader.done():
+            return
+        await asyncio.sleep(0)
 
 
 async def _abort(context: Any, status: str, message: str) -> NoReturn:

@@ -132,6 +132,12 @@ class Canary:
         if wave is not None and node in wave.canaries:
             wave.refusals |= {(item.type_url, item.name): item for item in refusals}
 
+    def note_cleared(self, refusals: Iterable[Refusal]) -> None:
+        """Forget refusals, so that what they were about is offered again."""
+        for wave in self._waves.values():
+            for refusal in refusals:
+                wave.refusals.pop((refusal.type_url, refusal.name), None)
+
     def note_unfit(self, view: View, node: str) -> bool:
         """Record that an Envoy is gone, or can prove nothing; return whether another stands in."""
         wave = self._active(view.role)

@@ -15,8 +15,10 @@ from control_plane.catalog import CatalogParser
 from control_plane.errors import InputError, Problem
 from control_plane.guard import CatalogRead
 from control_plane.policy import Policy, parse_policy
+from control_plane.unexpected import unexpected
 
 POLL_S = 0.5
+_LAST_GOOD = "the last good one stays in force"
 Value = TypeVar("Value")
 
 
@@ -26,6 +28,7 @@ class FileRead(Generic[Value]):
 
     value: Value | None
     problems: tuple[Problem, ...] = ()
+    error: Exception | None = None  # that nobody expected of any file
 
 
 def read_file(path: Path, parse: Callable[[bytes], Value]) -> Value:
@@ -38,7 +41,7 @@ def read_file(path: Path, parse: Callable[[bytes], Value]) -> Value:
             path="file",
             value=error.strerror or type(error).__name__,
             expected="a file that can be read",
-            meanwhile="the last good one stays in force",
+            meanwhile=_LAST_GOOD,
         )
         raise InputError([problem]) from error
     return parse(data)
@@ -95,3 +98,6 @@ def _read(path: Path, parse: Callable[[bytes], Value]) -> FileRead[Value]:
         return FileRead(value=read_file(path, parse))
     except InputError as error:
         return FileRead(value=None, problems=error.problems)
+    except Exception as error:  # noqa: BLE001 whatever a file holds, whoever follows it goes on
+        problem = unexpected(str(path), error, meanwhile=_LAST_GOOD)
+        return FileRead(value=None, problems=(problem,), error=error)

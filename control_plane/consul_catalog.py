@@ -30,9 +30,11 @@ from control_plane.catalog import ENGINE_SERVICE, Catalog, CatalogParser
 from control_plane.errors import InputError, WattmeshError, shown
 from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
+from control_plane.unexpected import UnexpectedErrors
 
 logger = structlog.get_logger()
 
+_LAST_GOOD = "the last good catalog stays in force"
 _PATH = f"/v1/health/service/{ENGINE_SERVICE}"
 
 
@@ -100,13 +102,14 @@ async def watch_consul(
     token: str | None = None,
     metrics: Metrics,
     times: WatchTimes | None = None,
+    parser: CatalogParser | None = None,
 ) -> AsyncIterator[CatalogRead]:
     """Yield every catalog that differs from the one before, until cancelled.
 
     While Consul cannot be read nothing is yielded: whoever listens keeps the last good catalog.
     """
     async with open_consul(address, token) as client:
-        watch = _Watch(client, metrics, times or WatchTimes())
+        watch = _Watch(client, metrics, times or WatchTimes(), parser or CatalogParser("consul"))
         last: Catalog | None = None
         while True:
             read = await watch.read()
@@ -120,11 +123,14 @@ async def watch_consul(
 class _Watch:
     """One watch's position, pace and failures."""
 
-    def __init__(self, client: Any, metrics: Metrics, times: WatchTimes) -> None:
+    def __init__(
+        self, client: Any, metrics: Metrics, times: WatchTimes, parser: CatalogParser
+    ) -> None:
         self._client = client
         self._metrics = metrics
         self._times = times
-        self._parser = CatalogParser("consul")
+        self._parser = parser
+        self._unexpected = UnexpectedErrors(metrics)
         self._position = Position()
         self._suspicious = False  # the next read follows a fallen index or failures
         self._failing = False
@@ -157,12 +163,21 @@ class _Watch:
             raw=True,
             connections_timeout=self._times.timeout_s,
         )
-        catalog = _parse_answer(self._parser, status, headers, body)
+        catalog = self._parse(status, headers, body)
         self._position, fell = next_position(self._position, headers.get("X-Consul-Index"))
         suspicious, self._suspicious = self._suspicious or fell, fell
         if fell:
             logger.warning("consul's index went backwards", index=self._position.seen)
         return CatalogRead(catalog=catalog, index=self._position.seen, reset=suspicious)
+
+    def _parse(self, status: int, headers: Any, body: bytes) -> Catalog:
+        try:
+            return _parse_answer(self._parser, status, headers, body)
+        except WattmeshError:
+            raise
+        except Exception as error:  # whatever an answer holds, the watch goes on
+            problem = self._unexpected.note("catalog", error, meanwhile=_LAST_GOOD)
+            raise CatalogReadError(str(problem)) from error
 
     async def _keep_distance(self) -> None:
         clock = asyncio.get_running_loop().time

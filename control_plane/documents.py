@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from control_plane.errors import InputError, Problem, shown
 
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
+MAX_REPEATED_VALUES = 100_000  # that aliases may stand for, all together
+_MAX_NUMBER_CHARS = 100  # PyYAML's time grows with the square of a number's length
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _QUANTITY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([A-Za-z]+)", re.ASCII)
@@ -58,7 +60,7 @@ def load_document(
     if len(data) > MAX_DOCUMENT_BYTES:
         raise refuse("document", f"{len(data)} bytes", f"at most {MAX_DOCUMENT_BYTES} bytes")
     try:
-        raw = yaml.load(data.decode(), Loader=_UniqueKeyLoader)  # noqa: S506 a SafeLoader below
+        raw = yaml.load(data.decode(), Loader=_BoundedLoader)  # noqa: S506 a SafeLoader below
     except UnicodeDecodeError as error:
         raise refuse("document", f"a byte at {error.start}", "UTF-8 text") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -102,16 +104,60 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path or "document"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where YAML would keep the last one silently."""
+class _BoundedLoader(yaml.SafeLoader):
+    """SafeLoader for documents of anybody: strict, bounded, and with one kind of error.
+
+    A key that is given twice is refused, where YAML would keep the last one silently. Aliases are
+    counted as what they stand for while the document is composed, before anything is made of it. A
+    scalar that its tag cannot hold is a YAMLError, where PyYAML raises whatever happens inside.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._repeated = 0  # values that aliases stand for, so far
+        self._composed = 0
+        self._sizes: dict[yaml.Node, int] = {}  # of the values that aliases may stand for
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._composed + self._repeated
+        node: yaml.Node | None = super().compose_node(parent, index)
+        if node is None:
+            return node
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _fault("an alias within what it stands for", event.start_mark)
+            self._repeated += self._sizes[node]
+        else:
+            self._composed += 1
+        if self._repeated > MAX_REPEATED_VALUES:
+            raise _fault(f"aliases for more than {MAX_REPEATED_VALUES} values", event.start_mark)
+        if getattr(event, "anchor", None) is not None:
+            self._sizes.setdefault(node, self._composed + self._repeated - before)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        seen = shown(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+        if kind in ("int", "float") and len(node.value) > _MAX_NUMBER_CHARS:
+            raise _fault(f"{seen} is too long for a number", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:
+            raise _fault(f"{seen} is no {kind}", node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = str(key_node.value)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {shown(key)} given twice", key_node.start_mark
-                )
-            seen.add(key)
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _fault("a key that is no text", key_node.start_mark)
+            if key_node.value in seen:
+                raise _fault(f"key {shown(key_node.value)} given twice", key_node.start_mark)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?/ ?(\d{0,9})(ms|s|m|h)", re.ASCII)
 _UNITS_S = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+_LEAST_PER_S = Fraction(1, 86_400)  # an interval of Envoy must stay a number that it can hold
 _MIN_INTERVAL_S = Fraction(1, 20)  # Envoy refuses a shorter fill interval than 50 ms
 _BURST_S = 2  # seconds of the rate, where no burst is stated
 _DIGITS = 2  # of a rate that follows capacity: each change of it starts the buckets anew
@@ -42,7 +43,10 @@ def parse_rate(value: object) -> Fraction:
     count = int(match[2] or 1) if match else 0
     if match is None or count == 0 or Fraction(match[1]) == 0:
         raise ValueError('a rate above 0 with a unit, e.g. "50/s", "600/m", "1/30ms"')
-    return Fraction(match[1]) / (count * _UNITS_S[match[3]])
+    rate_per_s = Fraction(match[1]) / (count * _UNITS_S[match[3]])
+    if rate_per_s < _LEAST_PER_S:
+        raise ValueError('a rate of at least "1/24h"')
+    return rate_per_s
 
 
 def token_bucket(limit: RequestLimit | None, capacity: float) -> TokenBucket | None:
@@ -57,7 +61,7 @@ def token_bucket(limit: RequestLimit | None, capacity: float) -> TokenBucket | N
         rate_per_s = _rounded(limit.rate_per_s_per_a100 * Fraction(capacity) / 100)
     if not rate_per_s:
         return None
-    rate_per_s = min(rate_per_s, Fraction(_UINT32_MAX))
+    rate_per_s = min(max(rate_per_s, _LEAST_PER_S), Fraction(_UINT32_MAX))
     tokens, interval_s = _fill(rate_per_s)
     burst = math.ceil(rate_per_s * _BURST_S) if limit.burst is None else limit.burst
     return TokenBucket(

@@ -23,6 +23,7 @@ from control_plane.planner import Corrections
 from control_plane.policy import Policy
 from control_plane.posterior import Posterior, Sample, correct, declared_capacity, learn, measure
 from control_plane.posterior_store import PosteriorStore
+from control_plane.unexpected import UnexpectedErrors
 
 logger = structlog.get_logger()
 
@@ -77,6 +78,7 @@ class Meter:
         self._scrape = scrape
         self._store = store
         self._leads = leads
+        self._unexpected = UnexpectedErrors(plane.metrics)
         self._min_interval_s = min_interval_s
         self._last: dict[str, Observation] = {}
         self._told: Corrections = {}
@@ -180,7 +182,11 @@ class Meter:
     async def _observe(self, target: _Target, slots: asyncio.Semaphore) -> None:
         engine_id = target.planned.id
         async with slots:
-            outcome = await self._sample(target)
+            try:
+                outcome = await self._sample(target)
+            except Exception as error:  # noqa: BLE001 whatever one engine tells, the others are measured on
+                meanwhile = "it counts as before"
+                outcome = str(self._unexpected.note("measuring", error, meanwhile=meanwhile))
         result = "read" if engine_id in self._last else "failed"
         self._plane.metrics.capacity_scrapes.labels(result).inc()
         state = self.posteriors.get(engine_id)

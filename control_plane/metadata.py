@@ -7,6 +7,7 @@ all the way to the plan. `parse_metadata(render_metadata(m)) == m` for every val
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from control_plane.errors import Problem, shown
 
@@ -14,6 +15,17 @@ STATES = ("warming", "ready", "draining")
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un holds 108 with the closing NUL; Envoy refuses 108
 MAX_NAME_BYTES = 256  # of a model or version; keeps cluster names and labels bounded
 _MAX_COUNT = 2**31 - 1
+MAX_NUM_SEQS = 1_000_000  # what follows from it must fit Envoy's uint32
+# The least and the largest that each number may be: within them the arithmetic of weights stays
+# finite, whatever the other engines declare.
+NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "gpu_power": (0.001, 1e12),
+        "gpu_power_limit_w": (0.1, 1e6),
+        "gpu_power_default_w": (0.1, 1e6),
+        "keep_alive_s": (0.1, 86_400.0),
+    }
+)
 
 _NO_TRAFFIC = "the engine gets no traffic until it registers again"
 _UNKNOWN = "it counts as unknown meanwhile"
@@ -50,7 +62,7 @@ _COUNTS = (
     "max_model_len",
     "tensor_parallel_size",
 )
-_NUMBERS = ("gpu_power", "gpu_power_limit_w", "gpu_power_default_w", "keep_alive_s")
+_COUNT_BOUNDS: Mapping[str, int] = MappingProxyType({"max_num_seqs": MAX_NUM_SEQS})
 _ALIASES = {"gpu_power": "gpuPower"}  # the spelling that Spring Cloud callers already use
 
 
@@ -69,7 +81,7 @@ def parse_metadata(
     state = reader.state()
     texts = {key: reader.text(key) for key in _TEXTS}
     counts = {key: reader.count(key) for key in _COUNTS}
-    numbers = {key: reader.number(key) for key in _NUMBERS}
+    numbers = {key: reader.number(key) for key in NUMBER_BOUNDS}
     problems = tuple(reader.problems)
     if model is None or version is None or socket is None or state is None:
         return None, problems
@@ -100,7 +112,7 @@ def render_metadata(metadata: EngineMetadata) -> dict[str, str]:
     rendered = {"model": metadata.model, "socket": metadata.socket, "state": metadata.state}
     if metadata.version:
         rendered["version"] = metadata.version
-    for key in (*_TEXTS, *_COUNTS, *_NUMBERS):
+    for key in (*_TEXTS, *_COUNTS, *NUMBER_BOUNDS):
         value = getattr(metadata, key)
         if value is not None:
             rendered[key] = f"{value:.17g}" if isinstance(value, float) else str(value)
@@ -193,13 +205,14 @@ class _Reader:
         if not (value.isascii() and value.isdecimal() and len(value) <= 10):
             self._report(key, "a whole number of at least 1", _UNKNOWN)
             return None
-        number = int(value)
-        if not 1 <= number <= _MAX_COUNT:
-            self._report(key, f"a whole number from 1 to {_MAX_COUNT}", _UNKNOWN)
+        number, largest = int(value), _COUNT_BOUNDS.get(key, _MAX_COUNT)
+        if not 1 <= number <= largest:
+            self._report(key, f"a whole number from 1 to {largest}", _UNKNOWN)
             return None
         return number
 
     def number(self, key: str) -> float | None:
+        least, largest = NUMBER_BOUNDS[key]
         alias = _ALIASES.get(key)
         if alias is not None and key not in self._meta:
             key = alias
@@ -210,7 +223,8 @@ class _Reader:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (math.isfinite(number) and 0 < number <= 1e12):
-            self._report(key, "a finite number above 0, without a unit", _UNKNOWN)
+        if not least <= number <= largest:  # a NaN is not
+            expected = f"a number from {least:g} to {largest:g}, without a unit"
+            self._report(key, expected, _UNKNOWN)
             return None
         return number

@@ -29,6 +29,12 @@ class Metrics:
             "Problems of the policy that is refused now",
             registry=registry,
         )
+        self.unexpected_errors = Counter(
+            "wattmesh_unexpected_errors",
+            "Exceptions that nobody expected; the last good state stayed in force",
+            ["where"],
+            registry=registry,
+        )
         self.engines = Gauge("wattmesh_engines", "Engines by state", ["state"], registry=registry)
         self.engine_weight = Gauge(
             "wattmesh_engine_weight",
@@ -84,6 +90,17 @@ class Metrics:
             "wattmesh_xds_canary_releases",
             "Changes that Envoys waited for, by why the wait ended",
             ["reason"],
+            registry=registry,
+        )
+        self.xds_new_streams = Counter(
+            "wattmesh_xds_new_streams",
+            "Streams that opened, by what the connect-rate limit did with them",
+            ["result"],
+            registry=registry,
+        )
+        self.xds_orphaned = Counter(
+            "wattmesh_xds_orphaned_streams",
+            "Streams that resumed endpoints and asked for no clusters",
             registry=registry,
         )
         self.xds_streams = Gauge(

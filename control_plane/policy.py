@@ -18,7 +18,7 @@ from control_plane.documents import Duration, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.limits import RequestLimit, parse_rate
 from control_plane.metadata import name_fault
-from control_plane.posterior import Bounds
+from control_plane.posterior import LARGEST_FACTOR, LEAST_FACTOR, Bounds
 from control_plane.thresholds import DEFAULT_MAX_QUEUE
 from engines.compute_capability import ComputeCapability, parse_compute_capability
 
@@ -109,8 +109,8 @@ class _Strict(BaseModel):
 class _MixDocument(_Strict):
     """A mapping, since YAML reads an unquoted 4:1 as 241."""
 
-    prompt: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-    output: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    prompt: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)]
+    output: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)]
 
 
 def _read_compute_capability(value: object) -> ComputeCapability:
@@ -131,8 +131,8 @@ class _RequirementsDocument(_Strict):
 
 class _CorrectionDocument(_Strict):
     enabled: bool | None = None
-    lowest: Annotated[float, Field(gt=0, le=1)] = Bounds().lowest
-    highest: Annotated[float, Field(ge=1, le=100)] = Bounds().highest
+    lowest: Annotated[float, Field(ge=LEAST_FACTOR, le=1)] = Bounds().lowest
+    highest: Annotated[float, Field(ge=1, le=LARGEST_FACTOR)] = Bounds().highest
 
 
 Rate = Annotated[Fraction, BeforeValidator(parse_rate)]

@@ -25,6 +25,8 @@ MIN_WINDOW_S = 0.5
 MIN_GAPS = 100  # tokens; fewer say little about a mean
 MIN_RUNNING = 1.0  # sequences on average: below, the engine was idle part of the time
 MIN_SAMPLES = 2  # before anything is corrected
+LEAST_FACTOR, LARGEST_FACTOR = 0.01, 100.0  # of any correction, whatever the policy says
+_MAX_RATIO = 1e12  # of expected over measured; beyond is no measurement
 _MEMORY = 12  # samples after which the past counts no more than the present: a minute at 5 s
 # How far a declaration is usually off, and how noisy a sample is, as standard deviations of the
 # logarithm. Together they say how much of a measured deviation is believed after n samples.
@@ -92,7 +94,10 @@ def measure(before: Observation, after: Observation, declared: Capacity) -> Samp
         return "idle: less than one sequence on average"
     prompts = _increase(before.prompt_tokens, after.prompt_tokens) or 0.0
     expected_s = declared.token_gap_s(running, prompts * running / tokens if tokens else 0.0)
-    return Sample(log_ratio=math.log(expected_s / gap_s), running=running)
+    ratio = expected_s / gap_s
+    if not 1 / _MAX_RATIO < ratio < _MAX_RATIO:
+        return "its metrics contradict themselves"
+    return Sample(log_ratio=math.log(ratio), running=running)
 
 
 def learn(state: Posterior | None, fingerprint: str, outcome: Sample | str) -> Posterior:

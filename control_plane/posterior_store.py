@@ -5,6 +5,7 @@ somebody else wrote meanwhile, the belief with more samples wins. A value that c
 worth nothing, and is written over: engines are then measured anew.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -15,12 +16,13 @@ from consul.aio import Consul
 from control_plane.consul_calls import call
 from control_plane.errors import InputError, Problem, shown
 from control_plane.identity import encode_name
-from control_plane.posterior import Posterior
+from control_plane.posterior import LARGEST_FACTOR, LEAST_FACTOR, Posterior
 
 logger = structlog.get_logger()
 
 PREFIX = "wattmesh/capacity/"
 _MAX_LOG = 50.0  # of a ratio; beyond is no measurement
+_LEAST, _LARGEST = math.log(LEAST_FACTOR) - 1e-6, math.log(LARGEST_FACTOR) + 1e-6  # of a correction
 Posteriors = Mapping[str, Posterior]  # by engine ID
 
 
@@ -57,8 +59,8 @@ def parse_posteriors(data: bytes, *, source: str) -> dict[str, Posterior]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(source, data, f"measured capacities ({error})") from error
     for engine, item in stored.items():
-        values = (item.log_ratio, item.correction)
-        if item.samples < 0 or not all(-_MAX_LOG <= value <= _MAX_LOG for value in values):
+        plausible = -_MAX_LOG <= item.log_ratio <= _MAX_LOG
+        if item.samples < 0 or not (plausible and _LEAST <= item.correction <= _LARGEST):
             raise _unreadable(source, data, f"finite values and samples of {shown(engine)}")
     return {
         engine: Posterior(

@@ -2,8 +2,8 @@
 
 A refused content is known by its hash and never sent again by itself: everyone is served the last
 form of that resource that an Envoy acknowledged, while all other resources move on. A fix is
-another hash and goes out at once. What another Envoy acknowledged is good: a refusal of that, or
-one that the Envoy's own host caused, concerns this Envoy alone.
+another hash and goes out at once; an operator may clear a refusal. What another Envoy acknowledged
+is good: a refusal of that, or one that the Envoy's own host caused, concerns this Envoy alone.
 
 A content that was refused before anything of its type was ever acknowledged is still offered to
 other Envoys: there is no better form of it, and the fault may be the first Envoy's own.
@@ -118,6 +118,17 @@ class Quarantine:
     def _bound(self) -> None:
         while len(self._refusals) > _MAX_REFUSALS:
             self._refusals.pop(next(iter(self._refusals)))
+
+    def clear(self, version: str | None) -> tuple[Refusal, ...]:
+        """Lift the refusals of a version, or all with None, and return them."""
+        lifted = {
+            content: refusal
+            for content, refusal in self._refusals.items()
+            if version in (None, refusal.version)
+        }
+        for content in lifted:
+            del self._refusals[content]
+        return tuple(lifted.values())
 
     def forget(self, view: View) -> None:
         """Drop what was acknowledged by a view without an Envoy, unless it stands in for refused.

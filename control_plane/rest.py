@@ -6,7 +6,7 @@ protocol has no NACK and no order between types: our Envoys use ADS.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ from control_plane.snapshot import (
     RUNTIME,
     SECRET,
     WILDCARD_TYPES,
+    Snapshot,
     VersionedResource,
 )
 from control_plane.store import SnapshotStore
@@ -38,6 +39,7 @@ from control_plane.variants import version_of
 
 _MAX_REQUEST_BYTES = 1024 * 1024  # an Envoy's node with all its extensions takes some 80 kB
 _MAX_NAMES = 10_000
+_MAX_POLLED = 256  # views that only polls ask for
 _STOP_GRACE_S = 1.0
 _PATHS = {
     "clusters": CLUSTER,
@@ -56,10 +58,18 @@ class PollError(WattmeshError):
 
 @asynccontextmanager
 async def serve_rest(
-    store: SnapshotStore, address: HostPort, tls: TlsSource | None = None
+    store: SnapshotStore,
+    address: HostPort,
+    tls: TlsSource | None = None,
+    streamed: Callable[[View], bool] = lambda _view: False,
 ) -> AsyncIterator[None]:
-    """Serve the REST variant while the context is open. With TLS a node asks for itself alone."""
-    runner = web.AppRunner(build_rest(store, tls), access_log=None, shutdown_timeout=_STOP_GRACE_S)
+    """Serve the REST variant while the context is open. With TLS a node asks for itself alone.
+
+    `streamed` tells whether a view is served to a stream, too: what only polls ask for is kept for
+    the latest of them alone, since nobody says when a poller is gone.
+    """
+    app = build_rest(store, tls, streamed)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
     await runner.setup()
     try:
         context = context_of(address, tls)
@@ -69,19 +79,44 @@ async def serve_rest(
         await runner.cleanup()
 
 
-def build_rest(store: SnapshotStore, tls: TlsSource | None = None) -> web.Application:
+def build_rest(
+    store: SnapshotStore,
+    tls: TlsSource | None = None,
+    streamed: Callable[[View], bool] = lambda _view: False,
+) -> web.Application:
     """Return the application."""
+    polled = _Polled(store, streamed)
     app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
     for path, type_url in _PATHS.items():
-        app.router.add_post(f"/v3/discovery:{path}", _Discovery(store, type_url, tls).answer)
+        app.router.add_post(f"/v3/discovery:{path}", _Discovery(polled, type_url, tls).answer)
     return app
+
+
+class _Polled:
+    """What is kept for pollers: the views of the latest ones."""
+
+    def __init__(self, store: SnapshotStore, streamed: Callable[[View], bool]) -> None:
+        self._store = store
+        self._streamed = streamed
+        self._views: dict[View, None] = {}  # polled last comes last
+
+    def snapshot(self, view: View) -> Snapshot | None:
+        """Return what a view is served, and forget the view that was polled longest ago."""
+        self._views.pop(view, None)
+        self._views[view] = None
+        if len(self._views) > _MAX_POLLED:
+            oldest = next(iter(self._views))
+            del self._views[oldest]
+            if not self._streamed(oldest):
+                self._store.forget(oldest)
+        return self._store.snapshot(view)
 
 
 class _Discovery:
     """The handler of one type."""
 
-    def __init__(self, store: SnapshotStore, type_url: str, tls: TlsSource | None) -> None:
-        self._store = store
+    def __init__(self, polled: "_Polled", type_url: str, tls: TlsSource | None) -> None:
+        self._polled = polled
         self._type_url = type_url
         self._tls = tls
 
@@ -107,7 +142,7 @@ class _Discovery:
 
     def _wanted(self, view: View, names: list[str]) -> list[VersionedResource] | None:
         """Return the resources asked for, sorted by name; None while nothing is known."""
-        snapshot = self._store.snapshot(view)
+        snapshot = self._polled.snapshot(view)
         if snapshot is None:
             return None
         current = snapshot.of_type(self._type_url)

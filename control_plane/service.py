@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import structlog
@@ -27,6 +28,7 @@ from control_plane.catalog_files import (
     follow_catalog_file,
     follow_policy_file,
 )
+from control_plane.connect_rate import ConnectRate
 from control_plane.consul_catalog import open_consul, watch_consul
 from control_plane.debounce import Debounce, Pending, due_at_s, note_change
 from control_plane.errors import Problem
@@ -50,11 +52,13 @@ from control_plane.resources import View
 from control_plane.rest import serve_rest
 from control_plane.snapshot import Snapshot
 from control_plane.store import SnapshotStore
+from control_plane.unexpected import UnexpectedErrors
 from control_plane.xds_status import StreamStatus
 from engines.gpu import GpuTable, load_gpu_table
 
 logger = structlog.get_logger()
 
+_LAST_GOOD = "the last good state stays in force"
 _EDGE_GRACE_S = 1.0  # until an edge that went shares the limits no more
 
 CatalogSource = AsyncIterator[CatalogRead]
@@ -75,6 +79,7 @@ class ControlPlaneConfig:
     consul_token: str | None = None
     debounce: Debounce = field(default_factory=Debounce)
     hold_s: float = HOLD_S
+    connect_rate: ConnectRate = field(default_factory=ConnectRate)  # of new xDS streams
     measure_interval_s: float = MIN_INTERVAL_S  # between two scrapes of an engine
 
 
@@ -96,13 +101,16 @@ class ControlPlane:
         self.streams: Callable[[], list[StreamStatus]] = list
         self.view_of: Callable[[str], View | None] = lambda _node: None
         self._store = store
+        self._gpus = gpus
         self._fleets, self._planner = FleetBuilder(gpus), Planner()
+        self._unexpected = UnexpectedErrors(metrics)
         self._gauges = PlanGauges(metrics)
         self._guarded = guarded
         self._hold_s = hold_s
         self._policy: Policy | None = None
         self._policy_problems: tuple[Problem, ...] = ()
         self._catalog_problems: tuple[Problem, ...] = ()  # of a catalog file that is refused
+        self._plan_problems: tuple[Problem, ...] = ()  # of inputs that could not be planned
         self.posteriors: Callable[[], Mapping[str, Posterior]] = dict
         self._corrections: Corrections = NO_CORRECTIONS
         self._mesh_tls: MeshTls | None = None
@@ -145,6 +153,10 @@ class ControlPlane:
         """Return the contents that no Envoy is sent, because one refused them."""
         return self._store.quarantined
 
+    def clear_quarantine(self, version: str | None) -> tuple[Refusal, ...]:
+        """Offer a refused version to Envoys again, or everything with None; return what it was."""
+        return self._store.clear_quarantine(version)
+
     def held(self) -> tuple[Hold, ...]:
         """Return the changes that wait until a few Envoys acknowledged them."""
         return self._store.held
@@ -152,7 +164,8 @@ class ControlPlane:
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with the inputs now: refused documents, then dropped entries."""
         dropped = self.plan.problems if self.plan else ()
-        return (*self._policy_problems, *self._catalog_problems, *dropped)
+        refused = (*self._policy_problems, *self._catalog_problems, *self._plan_problems)
+        return (*refused, *dropped)
 
     def not_ready(self) -> str | None:
         """Return why nothing is served yet, or None when it is."""
@@ -164,7 +177,7 @@ class ControlPlane:
             return "the catalog was empty at first sight; waiting for an engine or a second proof"
         if self._policy is None:
             return _because("there is no good policy yet", self._policy_problems)
-        return "the first plan is about to be published"
+        return _because("the first plan is about to be published", self._plan_problems)
 
     async def follow_catalog(
         self, reads: AsyncIterator[CatalogRead | FileRead[CatalogRead]]
@@ -174,7 +187,7 @@ class ControlPlane:
             read = item.value if isinstance(item, FileRead) else item
             if isinstance(item, FileRead):
                 self._catalog_problems = item.problems
-                _log_problems("catalog refused, the last good one stays in force", item.problems)
+                self._note_refused("catalog", item)
             if read is not None:
                 self._take_catalog(read)
 
@@ -183,11 +196,18 @@ class ControlPlane:
         async for read in reads:
             self._policy_problems = read.problems
             self.metrics.policy_errors.set(len(read.problems))
-            _log_problems("policy refused, the last good one stays in force", read.problems)
+            self._note_refused("policy", read)
             if read.value is not None and read.value != self._policy:
                 logger.info("policy read", models=len(read.value.models))
                 self._policy = read.value
                 self._note_change()
+
+    def _note_refused(self, what: str, read: FileRead[Any]) -> None:
+        """Log what is wrong with a file that was read."""
+        if read.error is None:
+            _log_problems(f"{what} refused, the last good one stays in force", read.problems)
+        else:
+            self._unexpected.note(what, read.error, meanwhile=_LAST_GOOD)
 
     def take_corrections(self, corrections: Corrections) -> None:
         """Take what engines were measured to do of what they declare."""
@@ -287,6 +307,15 @@ class ControlPlane:
             return
 
     def _publish(self) -> None:
+        """Put a plan of what is believed now in force; the last one stays if none can be made."""
+        try:
+            self._make_plan()
+        except Exception as error:  # noqa: BLE001 whatever one input does to planning, the rest goes on
+            self._fleets, self._planner = FleetBuilder(self._gpus), Planner()  # half done
+            problem = self._unexpected.note("plan", error, meanwhile=_LAST_GOOD)
+            self._plan_problems = (problem,)
+
+    def _make_plan(self) -> None:
         catalog = self.guard.catalog
         if catalog is None or self._policy is None:
             return
@@ -297,13 +326,14 @@ class ControlPlane:
             return
         self._replan = False
         with self.metrics.plan_seconds.time():
-            self.fleet = self._fleets.build(catalog)
-            plan = self._planner.plan(self.fleet, self._policy, time.time(), self._corrections)
+            fleet = self._fleets.build(catalog)
+            plan = self._planner.plan(fleet, self._policy, time.time(), self._corrections)
             # Without a limit nobody needs to know; with thousands of edges each would cost a push.
             edges = self._edges if plan.limited else ()
             plan = replace(plan, edges=edges, mesh_tls=self._mesh_tls)
             first, changed = before is None, plan != before
             self._store.publish(plan)
+        self.fleet, self._plan_problems = fleet, ()
         self._gauges.show(plan)
         if changed:
             logger.info(
@@ -326,7 +356,7 @@ async def run_control_plane(
     renderer = Renderer()
     store = SnapshotStore(renderer.render, metrics, renderer.part, renderer.drop)
     tls = None if config.tls is None else TlsSource(config.tls, on_problems=_log_tls_problems)
-    service = AdsService(store, metrics, tls)
+    service = AdsService(store, metrics, tls, connect_rate=config.connect_rate)
     guarded = catalog is None and config.catalog == "consul"
     plane = ControlPlane(store, metrics, load_gpu_table(), guarded=guarded, hold_s=config.hold_s)
     plane.streams = service.status
@@ -352,7 +382,9 @@ async def run_control_plane(
         await stack.enter_async_context(serve_admin(plane, config.admin_address, tls))
         await stack.enter_async_context(serve_ads(service, config.xds_addresses, tls))
         if config.rest_address is not None:
-            await stack.enter_async_context(serve_rest(store, config.rest_address, tls))
+            await stack.enter_async_context(
+                serve_rest(store, config.rest_address, tls, service.uses)
+            )
         logger.info(
             "control plane is up",
             catalog=config.catalog,

@@ -37,6 +37,7 @@ class Store(Protocol):
     """What streams are served from. One that inherits this has no canaries."""
 
     envoys: Callable[[str], Iterable[Envoy]]  # of a role, that may try changes first
+    on_cleared: Callable[[tuple[Refusal, ...]], None]  # content that was refused is offered again
 
     @property
     def unready(self) -> str | None:
@@ -102,6 +103,7 @@ class SnapshotStore(Store):
         self._quarantine = Quarantine()
         self._served: dict[View, Snapshot] = {}  # of the plan in force, without refused contents
         self._clock = clock
+        self.on_cleared: Callable[[tuple[Refusal, ...]], None] = lambda _refusals: None
         self.envoys: Callable[[str], Iterable[Envoy]] = lambda _role: ()  # that may be canaries
         self._canary = Canary(self._candidates, self._newest)
         for role in ("edge", "node"):
@@ -236,6 +238,17 @@ class SnapshotStore(Store):
             self._show_quarantine()
         elif is_own_fault(event.message):
             self.note_unfit(view, node)
+
+    def clear_quarantine(self, version: str | None) -> tuple[Refusal, ...]:
+        """Offer a quarantined version again, or all of them with None; return what was lifted."""
+        lifted = self._quarantine.clear(version)
+        if lifted:
+            names = [item.name for item in lifted[:_MAX_SHOWN]]
+            logger.warning("quarantine cleared by hand", version=version or "all", resources=names)
+            self._canary.note_cleared(lifted)
+            self.on_cleared(lifted)
+            self._show_quarantine()
+        return lifted
 
     def _extend_quarantine(
         self, view: View, newest: Snapshot, refusals: tuple[tuple[Refusal, str], ...]

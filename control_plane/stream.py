@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from control_plane.errors import WattmeshError
+from control_plane.orphans import OrphanWatch
 from control_plane.snapshot import (
     CLUSTER,
     ENDPOINT,
@@ -105,6 +106,7 @@ class AdsStream:
         self._snapshot: Snapshot | None = None
         self._types: dict[str, Subscription] = {}
         self._waiting_since: dict[str, float] = {}
+        self.orphans = OrphanWatch()
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
@@ -135,6 +137,11 @@ class AdsStream:
             events.append(Subscribed(type_url))
         return tuple(events)
 
+    def asks(self, request: Any) -> bool:
+        """Whether a request may call for an answer, as a plain ACK does not."""
+        named = (name for names in self._variant.names(request) for name in names)
+        return not request.response_nonce or next(named, None) is not None
+
     def _type_of(self, request: Any) -> str:
         """Return the request's type URL, which a service of one type implies."""
         type_url = str(request.type_url)
@@ -151,6 +158,8 @@ class AdsStream:
         """Take a type's first request."""
         type_url = request.type_url
         self._types[type_url] = self._variant.begin(request)
+        if self._only_type is None:
+            self.orphans.note_first(type_url, resumed=self._variant.resumes(request))
         stale = (Ignored(type_url, STALE_NONCE),) if request.response_nonce else ()
         return (*stale, Subscribed(type_url))
 
@@ -182,8 +191,15 @@ class AdsStream:
         subscription.rejected(tail, [name for name, _ in blamed])
         return [Nacked(type_url, nonce, blamed, subscription.last_error, certain)]
 
+    def offer_again(self, type_url: str, name: str, version: str) -> None:
+        """Let a content that the client refused be sent to it once more."""
+        subscription = self._types.get(type_url)
+        if subscription is not None and subscription.refused.get(name) == version:
+            subscription.pardon(name)
+
     def responses(self, now: float) -> list[Any]:
         """Return the discovery responses to send now, in order; `now` in seconds, monotonic."""
+        self.orphans.pass_time(now)
         if self._snapshot is None:
             return []
         ready: list[Any] = []
@@ -203,7 +219,9 @@ class AdsStream:
             for type_url, since in self._waiting_since.items()
             if self._types[type_url].outstanding is None
         ]
-        return min(waiting) + ORDER_TIMEOUT_S if waiting else None
+        deadlines = [since + ORDER_TIMEOUT_S for since in waiting]
+        alarm = self.orphans.next_deadline()
+        return min(deadlines if alarm is None else [*deadlines, alarm], default=None)
 
     def _respond(self, type_url: str, snapshot: Snapshot, now: float) -> Any | None:
         subscription = self._types.get(type_url)

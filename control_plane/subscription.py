@@ -122,9 +122,10 @@ class Subscription:
     def _forget(self, name: str) -> None:
         self.held.pop(name, None)
         self.forced.discard(name)
-        self._pardon(name)
+        self.pardon(name)
 
-    def _pardon(self, name: str) -> None:
+    def pardon(self, name: str) -> None:
+        """Forget that a resource was refused."""
         if self.refused.pop(name, None) is not None and not self.refused:
             self.last_error = ""
 
@@ -174,7 +175,7 @@ class Subscription:
             return
         self._settle_removals(self.outstanding)
         for resource in self.outstanding.resources:
-            self._pardon(resource.name)
+            self.pardon(resource.name)
             if self.covers(resource.name):
                 self.held[resource.name] = resource.version
         if not self.refused:
@@ -206,4 +207,4 @@ class Subscription:
     def _settle_removals(self, outstanding: Outstanding) -> None:
         for name in outstanding.removed:
             self.held.pop(name, None)
-            self._pardon(name)
+            self.pardon(name)

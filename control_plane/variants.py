@@ -45,6 +45,9 @@ class Variant(Protocol):
     def begin(self, request: Any) -> Subscription:
         """Return what a type's first request wants."""
 
+    def resumes(self, request: Any) -> bool:
+        """Whether a type's first request tells what the client holds of an earlier stream."""
+
     def update(self, subscription: Subscription, request: Any) -> bool:
         """Apply a later request; return whether it says anything about what is wanted."""
 
@@ -86,6 +89,10 @@ class Delta:
             request.initial_resource_versions,
             legacy_wildcard=request.type_url in WILDCARD_TYPES,
         )
+
+    def resumes(self, request: Any) -> bool:
+        """It holds what it tells the versions of."""
+        return bool(request.initial_resource_versions)
 
     def update(self, subscription: Subscription, request: Any) -> bool:
         """Drop names, then add others; a name in both lists is dropped."""
@@ -139,6 +146,10 @@ class StateOfTheWorld:
         """A first request is answered in full, whatever version it tells: it may hold a part."""
         legacy = request.type_url in WILDCARD_TYPES
         return Subscription.first(request.resource_names, (), {}, legacy_wildcard=legacy)
+
+    def resumes(self, request: Any) -> bool:
+        """It tells the version that it took last."""
+        return bool(request.version_info)
 
     def update(self, subscription: Subscription, request: Any) -> bool:
         """Take the list for all that is wanted. No name means everything until one was given."""

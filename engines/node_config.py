@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from control_plane.documents import Duration, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import (
+    MAX_NUM_SEQS,
+    NUMBER_BOUNDS,
     EngineMetadata,
     name_fault,
     render_metadata,
@@ -142,7 +144,18 @@ class _Strict(BaseModel):
 
 
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-_Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+
+
+def _within(key: str) -> Any:
+    """Return the bounds of a number as Consul's metadata may hold it."""
+    least, largest = NUMBER_BOUNDS[key]
+    return Field(ge=least, le=largest, allow_inf_nan=False)
+
+
+_Power = Annotated[float, _within("gpu_power")]
+_LimitW = Annotated[float, _within("gpu_power_limit_w")]
+_DefaultW = Annotated[float, _within("gpu_power_default_w")]
+_NumSeqs = Annotated[int, Field(ge=1, le=MAX_NUM_SEQS)]
 _Text = Annotated[str, Field(min_length=1)]
 # YAML reads an unquoted version 2 or 1.5 as a number; as a name it is its text.
 _Version = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) else v)]
@@ -168,10 +181,10 @@ class _EngineDocument(_Strict):
     gpu_count: _Count | None = None
     gpu_memory_mib: _Count | None = None
     gpu_compute_capability: _ComputeCapability | None = None
-    gpu_power: _Positive | None = None
-    gpu_power_limit_w: _Positive | None = None
-    gpu_power_default_w: _Positive | None = None
-    max_num_seqs: _Count | None = None
+    gpu_power: _Power | None = None
+    gpu_power_limit_w: _LimitW | None = None
+    gpu_power_default_w: _DefaultW | None = None
+    max_num_seqs: _NumSeqs | None = None
     max_model_len: _Count | None = None
     tensor_parallel_size: _Count | None = None
     zone: _Text | None = None

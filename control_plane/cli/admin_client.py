@@ -1,5 +1,7 @@
 """Asking a control plane's admin API, over its Unix socket or TCP."""
 
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -26,10 +28,32 @@ async def ask_admin(
 
     `tls_dir` holds the certificate of a monitor or operator; without it TCP is plain.
     """
+    async with _session(address, tls_dir) as (session, base):
+        return [await _get(session, base + path) for path in paths]
+
+
+async def post_admin(
+    address: UnixSocket | HostPort,
+    path: str,
+    body: Mapping[str, object],
+    tls_dir: Path | None = None,
+) -> tuple[int, Any]:
+    """Return the status and JSON that answer a named action. Raise AdminError when none comes."""
+    async with (
+        _session(address, tls_dir) as (session, base),
+        session.post(base + path, json=body) as response,
+    ):
+        return response.status, await response.json()
+
+
+@contextlib.asynccontextmanager
+async def _session(
+    address: UnixSocket | HostPort, tls_dir: Path | None
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     connector, base = _way_to(address, tls_dir)
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session:
-            return [await _get(session, base + path) for path in paths]
+            yield session, base
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise AdminError(
             f"no control plane answers at {address} ({str(error) or type(error).__name__}); "

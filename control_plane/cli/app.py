@@ -14,6 +14,7 @@ from control_plane.cli import BAD_INPUT, FINDING, OK
 from control_plane.cli.ca import ca_app
 from control_plane.cli.options import (
     DEFAULT_CONSUL,
+    AdminAddress,
     CatalogFile,
     ConsulAddress,
     EnvoyTlsDir,
@@ -48,6 +49,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(ca_app)
+
+
+quarantine_app = typer.Typer(
+    name="quarantine",
+    help="What an Envoy refused: list it, or offer it again.\n\nExample: wattmesh quarantine list",
+    no_args_is_help=True,
+)
+app.add_typer(quarantine_app)
 
 
 def run_app(argv: Sequence[str]) -> int:
@@ -387,27 +396,50 @@ def lkg_command(
 
 @app.command("status")
 def status_command(
-    admin_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            envvar="WATTMESH_ADMIN_ADDRESS",
-            help="The control plane's admin API; default: the mesh of `wattmesh up`.",
-        ),
-    ] = None,
-    tls_dir: TlsDir = None,
-    output: OutputForm = Output.TABLE,
+    admin_address: AdminAddress = None, tls_dir: TlsDir = None, output: OutputForm = Output.TABLE
 ) -> None:
     """Print the engines in force and what every connected Envoy holds.
 
     Exit 1 when the control plane is not ready or an Envoy refused something.
     Example: wattmesh status --admin-address unix:/run/wattmesh/admin.sock
     """
-    from control_plane.cli.run_dir import default_admin_address
     from control_plane.cli.status import print_status
 
-    address = _addresses([admin_address or default_admin_address()])[0]
-    raise typer.Exit(print_status(address, tls_dir, output))
+    raise typer.Exit(print_status(_admin(admin_address), tls_dir, output))
+
+
+@quarantine_app.command("list")
+def quarantine_list_command(
+    admin_address: AdminAddress = None, tls_dir: TlsDir = None, output: OutputForm = Output.TABLE
+) -> None:
+    """Print what an Envoy refused and is sent to nobody; exit 1 when there is anything.
+
+    Example: wattmesh quarantine list -o json
+    """
+    from control_plane.cli.quarantine import print_quarantine
+
+    raise typer.Exit(print_quarantine(_admin(admin_address), tls_dir, output))
+
+
+@quarantine_app.command("clear")
+def quarantine_clear_command(
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="As `list` shows it.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that is refused.")] = False,
+    admin_address: AdminAddress = None,
+    tls_dir: TlsDir = None,
+) -> None:
+    """Offer refused content to Envoys again, a few of them first.
+
+    Exit 1 when no such version is quarantined.
+    Example: wattmesh quarantine clear 0123456789abcdef
+    """
+    from control_plane.cli.quarantine import clear_quarantine
+
+    if (version is None) != everything:
+        raise typer.BadParameter("give either a VERSION or --all")
+    raise typer.Exit(clear_quarantine(_admin(admin_address), tls_dir, version))
 
 
 @app.command("gpu")
@@ -462,6 +494,12 @@ def up_command(
         vllm_python=vllm_python,
     )
     raise typer.Exit(run_up(options, level=log_level))
+
+
+def _admin(address: str | None) -> UnixSocket | HostPort:
+    from control_plane.cli.run_dir import default_admin_address
+
+    return parse_address(address or default_admin_address())
 
 
 def _addresses(texts: Sequence[str]) -> tuple[UnixSocket | HostPort, ...]:

@@ -54,6 +54,15 @@ LkgDirectory = Annotated[
         "--lkg", metavar="DIR", help="The cache of `wattmesh lkg`, for when no control plane is up."
     ),
 ]
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-address",
+        metavar="ADDRESS",
+        envvar="WATTMESH_ADMIN_ADDRESS",
+        help="The control plane's admin API; default: the mesh of `wattmesh up`.",
+    ),
+]
 LogFormat = Annotated[Literal["text", "json"], typer.Option("--log-format")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option("--log-level")]
 VllmPython = Annotated[

@@ -30,8 +30,7 @@ def print_status(address: UnixSocket | HostPort, tls_dir: Path | None, output: O
         print_table("\nEnvoys", ("node", "role", "version", "xDS"), _stream_rows(streams))
         if quarantined:
             title = "\nRefused by an Envoy, sent to nobody (the last acknowledged form is served)"
-            columns = ("type", "name", "version", "refused by", "reason")
-            print_table(title, columns, _quarantine_rows(quarantined))
+            print_table(title, QUARANTINE_COLUMNS, quarantine_rows(quarantined))
         if held:
             title = "\nTried by a few Envoys first; the others wait for their answer"
             columns = ("role", "change", "tried by", "waiting", "since")
@@ -56,7 +55,11 @@ def _stream_rows(streams: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def _quarantine_rows(quarantined: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+QUARANTINE_COLUMNS = ("type", "name", "version", "refused by", "reason")
+
+
+def quarantine_rows(quarantined: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the table rows of quarantined contents."""
     return [
         [item["type"], item["name"], item["version"], item["node"], item["message"]]
         for item in quarantined

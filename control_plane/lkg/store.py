@@ -14,6 +14,7 @@ class CacheStore(Store):
 
     def __init__(self) -> None:
         self.envoys = lambda _role: ()
+        self.on_cleared = lambda _refusals: None
         self.world: Snapshot | None = None
         self._changed = asyncio.Event()
 

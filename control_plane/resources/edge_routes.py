@@ -108,6 +108,8 @@ def _model_route(model: ModelPlan, match: Json) -> Json:
                     for pool, weight in model.routes
                 ]
             },
+            # What callers send as Host may be no authority, and nobody behind the edge reads it.
+            "host_rewrite_literal": "wattmesh",
             "timeout": "0s",  # a stream may last; what is bounded is its silence
             "idle_timeout": seconds(model.generation_timeout_s),
             "retry_policy": retry_policy(_RETRY_ON),
@@ -173,13 +175,26 @@ def _model_list_routes(plan: Plan) -> list[Json]:
         for name in names
     }
     listing = json.dumps({"object": "list", "data": list(cards.values())}, separators=(",", ":"))
-    routes: list[Json] = [{"match": {"path": "/v1/models"}, **direct_json(200, listing)}]
+    routes: list[Json] = [
+        _only_read("/v1/models"),
+        {"match": {"path": "/v1/models"}, **direct_json(200, listing)},
+    ]
     for name, card in cards.items():
         body = json.dumps(card, separators=(",", ":"))
         routes += [{"match": {"path": path}, **direct_json(200, body)} for path in _spellings(name)]
     unknown = direct_error(404, _NOT_FOUND, code="model_not_found", param="model")
     routes.append({"match": {"prefix": "/v1/models/"}, **unknown})
     return routes
+
+
+def _only_read(prefix: str) -> Json:
+    match = {
+        "name": ":method",
+        "string_match": {"safe_regex": {"regex": "GET|HEAD"}},
+        "invert_match": True,
+    }
+    action = direct_error(405, "Use GET.", code="method_not_allowed", headers={"allow": "GET"})
+    return {"match": {"prefix": prefix, "headers": [match]}, **action}
 
 
 def _spellings(name: str) -> list[str]:

@@ -12,6 +12,7 @@ from control_plane.resources.openai_errors import NO_ENGINE_HEADER, local_reply_
 _MAX_CONCURRENT_STREAMS = 1024  # per connection
 _MIN_WINDOW_BYTES = 65_535  # HTTP/2's own default; a lower one is no valid setting
 _IDLE_CONNECTION_S = 3600.0
+_MAX_HEADERS, _MAX_HEADERS_KB = 100, 60  # Envoy's defaults; an edge adds some to what it lets in
 _HEADERS_TIMEOUT_S = 30.0
 _STREAM_IDLE_S = 300.0  # until a route is chosen; each route then sets its own
 
@@ -71,8 +72,14 @@ def http_connection_manager(
                 "max_concurrent_streams": _MAX_CONCURRENT_STREAMS,
                 # An HTTP/2 body is limited by its stream's window, not by the listener's buffer.
                 "initial_stream_window_size": max(_MIN_WINDOW_BYTES, max_request_bytes),
+                # One caller's bad request must not end the connection that others share.
+                "override_stream_error_on_invalid_http_message": True,
             },
-            "common_http_protocol_options": {"idle_timeout": seconds(_IDLE_CONNECTION_S)},
+            "common_http_protocol_options": {
+                "idle_timeout": seconds(_IDLE_CONNECTION_S),
+                "max_headers_count": _MAX_HEADERS if faces_callers else 2 * _MAX_HEADERS,
+            },
+            "max_request_headers_kb": _MAX_HEADERS_KB if faces_callers else 2 * _MAX_HEADERS_KB,
             "stream_idle_timeout": seconds(_STREAM_IDLE_S),
             "request_headers_timeout": seconds(_HEADERS_TIMEOUT_S),
             "server_name": "wattmesh",

@@ -23,7 +23,7 @@ from control_plane.resources.messages import (
     route_configuration,
     seconds,
 )
-from control_plane.resources.openai_errors import NO_ENGINE, NO_ENGINE_HEADER, direct_error
+from control_plane.resources.openai_errors import NO_ENGINE_HEADER, direct_error, set_header
 from control_plane.resources.runtime import runtime_layer
 from control_plane.resources.view import Resources, View
 from control_plane.thresholds import (
@@ -163,26 +163,24 @@ def _routes(plan: Plan, node: NodePlan, pools: dict[Pool, list[EnginePlan]]) -> 
         for engine in node.engines
     ]
     nothing = direct_error(404, "This node has no such path.", code="not_found")
-    routes = [*to_metrics, *to_pools, _no_pool(plan), {"match": {"prefix": "/"}, **nothing}]
+    routes = [*to_metrics, *to_pools, _no_pool(), {"match": {"prefix": "/"}, **nothing}]
     return {
         "name": MESH,
         "virtual_hosts": [{"name": MESH, "domains": ["*"], "routes": routes}],
     }
 
 
-def _no_pool(plan: Plan) -> Json:
+def _no_pool() -> Json:
     """Answer for a pool that went, or has not come: the edge hears of it later or earlier.
 
-    503, so that the edge tries another node.
+    503, so that the edge tries another node; the listener's local replies give it its body.
     """
-    gone = direct_error(
-        503,
-        "This node has no engine of this model now.",
-        code=NO_ENGINE,
-        headers={"retry-after": str(plan.retry_after_s), NO_ENGINE_HEADER: "true"},
-    )
     by_name = [{"name": POOL_HEADER, "present_match": True}]
-    return {"match": {"prefix": "/", "headers": by_name}, **gone}
+    return {
+        "match": {"prefix": "/", "headers": by_name},
+        "direct_response": {"status": 503},
+        "response_headers_to_add": [set_header(NO_ENGINE_HEADER, "true")],
+    }
 
 
 _DEFAULT_SILENCE_S = 600.0  # of a pool that no model routes to any more

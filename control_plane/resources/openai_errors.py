@@ -24,7 +24,7 @@ def direct_error(
     status: int, message: str, *, code: str, param: str | None = None, headers: Json | None = None
 ) -> Json:
     """Return the action part of a route that answers with an error itself."""
-    body = error_body(message, kind=_kind(code), code=code, param=param)
+    body = error_body(message, kind="invalid_request_error", code=code, param=param)
     return direct_json(status, body, headers)
 
 
@@ -49,7 +49,8 @@ def local_reply_config(*, max_request_bytes: int, retry_after_s: int, no_engine:
     """Return the LocalReplyConfig that gives Envoy's own replies this shape.
 
     `no_engine` are further headers of the reply that says that no engine of the pool lives.
-    The routes' direct responses carry their body already and match none of the mappers.
+    The routes' direct responses carry their body already and match none of the mappers, but for
+    the 503 of a node without the pool, which has no body of its own.
     """
     retry = {"retry-after": str(retry_after_s)}
     limit = f"the limit is {max_request_bytes} bytes"
@@ -78,14 +79,11 @@ def local_reply_config(*, max_request_bytes: int, retry_after_s: int, no_engine:
 _SERVER_FAULTS = frozenset({NO_ENGINE, OVERLOADED, "unavailable", "bad_gateway", "timeout"})
 
 
-def _kind(code: str) -> str:
-    if code == RATE_LIMITED:
-        return "requests"  # as OpenAI names it
-    return "server_error" if code in _SERVER_FAULTS else "invalid_request_error"
-
-
 def _mapper(access_filter: Json, code: str, message: str, headers: Json | None = None) -> Json:
-    body = error_body(message, kind=_kind(code), code=code)
+    kind = "server_error" if code in _SERVER_FAULTS else "invalid_request_error"
+    if code == RATE_LIMITED:
+        kind = "requests"  # as OpenAI names it
+    body = error_body(message, kind=kind, code=code)
     return {
         "filter": access_filter,
         "body_format_override": {

@@ -63,7 +63,8 @@ def request_limits(plan: Plan) -> object:
             if bucket is not None
         ],
         "rate_limited_as_resource_exhausted": True,
-        "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+        # Of the bucket that limits nothing, nobody needs to be told.
+        "enable_x_ratelimit_headers": "DRAFT_VERSION_03" if plan.limited else "OFF",
         "enable_retry_after_header": True,
     }
     return extension({"name": FILTER, "typed_config": typed_struct(_LOCAL_RATE_LIMIT, value)})

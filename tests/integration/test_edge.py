@@ -106,6 +106,7 @@ async def test_a_header_may_name_the_model_instead_of_the_body(client):
         ("POST", CHAT, b"not json", 400, "invalid_json"),
         ("GET", CHAT, b"", 405, "method_not_allowed"),
         ("GET", "/v1/models/acme/nope", b"", 404, "model_not_found"),
+        ("POST", "/v1/models", b"", 405, "method_not_allowed"),
         ("GET", "/metrics", b"", 404, "not_found"),
         ("GET", "/health", b"", 404, "not_found"),
         ("POST", "/v1/load_lora_adapter", chat(), 404, "not_found"),
@@ -118,7 +119,9 @@ async def test_refusals(client, method, path, content, status, code):
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]["code"] == code
     assert answer.json()["error"]["message"]
-    assert answer.headers.get("allow") == ("POST" if status == 405 else None)
+    allowed = ("POST" if path == CHAT else "GET") if status == 405 else None
+    assert answer.headers.get("allow") == allowed
+    assert "x-ratelimit-limit" not in answer.headers  # no limit is set
 
 
 @pytest.mark.parametrize(
@@ -215,6 +218,33 @@ async def test_b1_no_request_meets_a_connection_that_the_engine_is_closing(lab):
     assert stats["cluster.acme_2Ffox__v1.upstream_rq_retry"] == 0
 
 
+@pytest.mark.parametrize("host", ["", " ", "u:p@h", "a b"])
+async def test_a_host_that_is_no_authority_ends_nobody_elses_connection(lab, host):
+    before = {name: await lab.stats(name) for name in ("edge-1", "node-a")}
+    statuses = [await _raw_status(lab, host) for _ in range(5)]
+    after = {name: await lab.stats(name) for name in before}
+    assert set(statuses) <= {200, 400}
+    broken = "http2.rx_messaging_error"
+    assert after["node-a"].get(broken, 0) == before["node-a"].get(broken, 0)
+    closed = "cluster.acme_2Ffox__v1.upstream_cx_destroy_remote"
+    assert after["edge-1"].get(closed, 0) == before["edge-1"].get(closed, 0)
+
+
+async def _raw_status(lab, host):
+    body = chat()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost:{host}\r\ncontent-length: {len(body)}\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", lab.edge_port)
+    writer.write(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+async def test_what_the_edge_lets_in_passes_the_node(client):
+    many = {f"x-n{number}": "v" for number in range(85)}
+    assert (await client.post(CHAT, content=chat(), headers=JSON | many)).status_code == 200
+
+
 async def test_the_nodes_listener_serves_metrics_and_known_pools_only(lab):
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{lab.node_port}") as node:
         metrics = await node.get("/wattmesh/engines/e0/metrics")
@@ -224,7 +254,8 @@ async def test_the_nodes_listener_serves_metrics_and_known_pools_only(lab):
             assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
         gone = await node.get(CHAT, headers={"x-wattmesh-pool": "nope"})
         assert (gone.status_code, gone.headers["retry-after"]) == (503, "2")
-        assert gone.json()["error"]["code"] == "no_engine_available"
+        assert gone.json()["error"]["code"] == "unavailable"
+        assert gone.headers["x-wattmesh-no-engine"] == "true"
 
 
 @pytest.mark.case("D8")

@@ -7,7 +7,7 @@ delta ADS, every type, an ACK for every response, and what they hold is told on 
     S2  1,000 streams, 10,000 engines on 1,250 nodes: the same
     S3  all streams of S1 reconnect at once, holding everything
     S4  1 % of S1's engines change each second
-    S5  streams open, are answered and are cancelled, again and again
+    S5  streams open, are answered and are cancelled, again and again, at the connect-rate limit
 
     python -m tests.load.bench_xds [--streams 1000] [--changes 30] [--churn 30] [--only S1]
 """

@@ -11,6 +11,7 @@ from control_plane.plan import Plan
 from control_plane.resources import Resources
 from control_plane.snapshot import CLUSTER, ENDPOINT, make_snapshot
 from control_plane.store import SnapshotStore
+from tests.support.eventually import eventually
 from tests.support.xds import make_assignment, make_cluster
 from tests.support.xds_wire import Wire, make_node, messages, names
 
@@ -169,3 +170,22 @@ async def test_the_bound_ends_the_wait_without_any_answer(short_tmp_path):
         for client in others:
             changed = {(await client.receive()).type_url for _ in range(2)}
             assert changed == {CLUSTER, ENDPOINT}
+
+
+@VARIANTS
+async def test_what_is_cleared_is_sent_again_to_the_envoy_that_refused_it(short_tmp_path, variant):
+    async with serving(short_tmp_path) as (served, wire):
+        served.publish(A=("one", 1))
+        client = wire.open(variant, node=edge("edge-1"))
+        await client.subscribe(CLUSTER)
+        served.publish(A=("two", 1))
+        await client.nack(await client.receive(), "Error adding/updating cluster(s) A: no good")
+        (put_right,) = await take_clusters(client)
+        assert put_right.alt_stat_name == "one"
+        (refusal,) = served.store.quarantined
+        assert served.store.clear_quarantine(refusal.version) == (refusal,)
+        (again,) = await take_clusters(client)
+        assert again.alt_stat_name == "two"
+        await eventually(
+            lambda: [kind.state for kind in served.service.status()[0].types] == ["SYNCED"]
+        )

@@ -37,9 +37,19 @@ class Rest:
 
 
 @pytest.fixture
-async def rest():
+def dropped():
+    """The views that the store was told to forget."""
+    return []
+
+
+@pytest.fixture
+async def rest(dropped):
     (port,) = free_ports(1)
-    store = SnapshotStore(lambda plan, view: make_snapshot(build_resources(plan, view)), Metrics())
+    store = SnapshotStore(
+        lambda plan, view: make_snapshot(build_resources(plan, view)),
+        Metrics(),
+        on_drop=dropped.append,
+    )
     async with (
         serve_rest(store, HostPort("127.0.0.1", port)),
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
@@ -130,3 +140,32 @@ async def test_what_is_no_poll_is_refused_with_the_reason(rest, fields, told):
 async def test_a_body_that_is_too_large_is_refused(rest):
     body = io.BytesIO(b" " * (1024 * 1024 + 1))
     assert (await rest.poll("clusters", body=body))[0] == 413
+
+
+async def test_pollers_that_come_and_go_leave_nothing(rest, dropped):
+    rest.store.publish(plan())
+    for number in range(300):
+        node = {"id": f"host-{number}", "metadata": {"role": "node"}}
+        assert (await rest.poll("clusters", node=node))[0] == 200
+    assert [view.node_id for view in dropped] == [f"host-{number}" for number in range(44)]
+    status, _ = await rest.poll("clusters", node={"id": "host-0", "metadata": {"role": "node"}})
+    assert status == 200
+
+
+async def test_a_view_that_a_stream_uses_is_not_forgotten():
+    forgotten = []
+    store = SnapshotStore(
+        lambda plan, view: make_snapshot(build_resources(plan, view)),
+        Metrics(),
+        on_drop=forgotten.append,
+    )
+    store.publish(plan())
+    (port,) = free_ports(1)
+    async with (
+        serve_rest(store, HostPort("127.0.0.1", port), streamed=lambda view: view.node_id == "h0"),
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+    ):
+        client = Rest(store, session)
+        for number in range(258):
+            await client.poll("clusters", node={"id": f"h{number}", "metadata": {"role": "node"}})
+    assert [view.node_id for view in forgotten] == ["h1"]

@@ -181,6 +181,8 @@ def test_cards_and_ranks(fields, gpus, tensor_parallel_size, ranks):
         ("args: [--tensor_parallel_size=2]", "engines[0].args[0]", "agent does not set"),
         ("gpu_compute_capability: gfx942", "engines[0].gpu_compute_capability", "8.9"),
         ("gpu_compute_capability: 9", "engines[0].gpu_compute_capability", "8.9"),
+        ("gpu_power: 1.0e-310", "engines[0].gpu_power", "0.001"),
+        ("max_num_seqs: 2147483647", "engines[0].max_num_seqs", "1000000"),
         ("gpu_power_default_w: 0", "engines[0].gpu_power_default_w", "greater"),
         ("gpu_memory_mib: 1.5", "engines[0].gpu_memory_mib", "integer"),
     ],

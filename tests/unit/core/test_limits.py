@@ -34,6 +34,14 @@ def test_a_rate_needs_a_unit_and_is_above_0(value):
         parse_rate(value)
 
 
+@pytest.mark.parametrize("value", ["0.000001/999999999h", "1/25h"])
+def test_a_rate_is_at_least_one_a_day(value):
+    with pytest.raises(ValueError, match="at least"):
+        parse_rate(value)
+    least = token_bucket(RequestLimit(rate_per_s_per_a100=parse_rate("1/24h")), 0.001)
+    assert least.tokens_per_fill / least.fill_interval_s == pytest.approx(1 / 86_400)
+
+
 @pytest.mark.case("H1")
 def test_h1_an_interval_below_50_ms_is_rewritten():
     bucket = token_bucket(RequestLimit(rate_per_s=parse_rate("1/30ms")), 100)
@@ -57,7 +65,7 @@ def test_no_limit_and_no_engine_have_no_bucket():
 
 
 @given(
-    st.fractions(Fraction(1, 10**6), 10**9),
+    st.fractions(Fraction(1, 86_400), 10**9),
     st.none() | st.integers(1, 10**9),
     st.floats(0.1, 1e9),
     st.booleans(),

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.metadata import (
+    MAX_NUM_SEQS,
+    NUMBER_BOUNDS,
     STATES,
     EngineMetadata,
     parse_metadata,
@@ -44,8 +46,15 @@ def test_both_spellings_of_power(meta, power):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *[("gpu_power", v) for v in ("", "abc", "0", "-5", "nan", "inf", "350 W", "1e13")],
+        *[
+            ("gpu_power", v)
+            for v in ("", "abc", "0", "-5", "nan", "inf", "350 W", "1e13", "1e-320")
+        ],
         *[("max_num_seqs", v) for v in ("", "0", "-1", "2.5", "x", "٣", "99999999999")],
+        *[("gpu_power_limit_w", v) for v in ("1e-310", "0.09", "1e7")],
+        *[("gpu_power_default_w", v) for v in ("1e-310", "0.09", "1e7")],
+        *[("keep_alive_s", v) for v in ("0.001", "86401", "1e12")],
+        ("max_num_seqs", "2147483647"),
         ("gpu_model", "bad\x00name"),
         ("zone", "z" * 300),
     ],
@@ -110,7 +119,6 @@ def test_a1_socket_path_is_bound_by_bytes(path, size):
 
 
 TEXT = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=30)
-NUMBER = st.floats(min_value=1e-3, max_value=1e9)
 COUNT = st.integers(min_value=1, max_value=2**31 - 1)
 
 
@@ -124,9 +132,8 @@ COUNT = st.integers(min_value=1, max_value=2**31 - 1)
         gpu_model=st.none() | TEXT,
         zone=st.none() | TEXT,
         gpu_count=st.none() | COUNT,
-        max_num_seqs=st.none() | COUNT,
-        gpu_power=st.none() | NUMBER,
-        keep_alive_s=st.none() | NUMBER,
+        max_num_seqs=st.none() | st.integers(min_value=1, max_value=MAX_NUM_SEQS),
+        **{key: st.none() | st.floats(*bounds) for key, bounds in NUMBER_BOUNDS.items()},
     )
 )
 def test_what_the_agent_writes_is_what_we_read(metadata):

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from control_plane.capacity import Capacity
@@ -179,7 +179,7 @@ def test_the_pools_own_scale_does_not_matter(samples, scale):
         assert one[name].target == pytest.approx(other[name].target, abs=1e-6)
 
 
-numbers = st.none() | st.floats(0, 1e15)
+numbers = st.none() | st.floats(0, 1.7e308)
 observations = st.builds(
     Observation,
     at_s=st.floats(0, 1e9),
@@ -193,6 +193,12 @@ observations = st.builds(
 
 
 @given(observations, observations)
+@example(  # infinitely slower than expected
+    Observation(at_s=0.0, prompt_tokens=0, generation_tokens=0, token_gaps=0, token_gaps_s=0),
+    Observation(
+        at_s=1.0, prompt_tokens=1e308, generation_tokens=1, token_gaps=100, token_gaps_s=1e10
+    ),
+)
 def test_any_two_scrapes_give_a_finite_sample_or_a_reason(before, after):
     found = measure(before, after, A100)
     assert isinstance(found, str) or math.isfinite(found.log_ratio)

@@ -1,5 +1,7 @@
 """What is kept of measurements: read back as it was, refused when it is something else."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from tests.support.builders import make_fleet
 from tests.support.consul_json import consul_entry
 
 logs = st.floats(-20, 20)
+corrections = st.floats(math.log(0.01), math.log(100))
 posteriors = st.dictionaries(
     st.text(max_size=20),
     st.builds(
@@ -19,7 +22,7 @@ posteriors = st.dictionaries(
         fingerprint=st.text(max_size=20),
         log_ratio=logs,
         samples=st.integers(0, 12),
-        correction=logs,
+        correction=corrections,
     ),
 )
 
@@ -72,6 +75,7 @@ GOOD = '"fingerprint":"f","log_ratio":0.1,"samples":3,"correction":0.0'
         '{"e": {' + GOOD + ',"more":1}}',
         '{"e": {' + GOOD.replace("0.1", "1e300") + "}}",
         '{"e": {' + GOOD.replace("3", "-1") + "}}",
+        '{"e": {' + GOOD.replace("0.0", "-49.0") + "}}",  # rounded it is no capacity at all
         '{"e": {' + GOOD.replace("0.1", '"x"') + "}}",
         '{"e": {' + GOOD,
         "\x00",

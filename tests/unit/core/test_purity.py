@@ -10,10 +10,10 @@ SHELL = {"asyncio", "socket", "aiohttp", "grpc", "time", "consul", "subprocess"}
 CORE = [
     *(ROOT / "control_plane" / f"{name}.py" for name in (
         "addresses", "canary", "canary_forms", "canary_wave", "capacity", "catalog", "checks",
-        "debounce", "documents", "errors", "explain", "fleet", "guard", "identity", "limits",
-        "metadata", "observations", "plan", "plan_diff", "plan_view", "planner", "policy",
-        "posterior", "quarantine", "requirements", "snapshot", "stream", "subscription",
-        "thresholds", "weights", "xds_status",
+        "connect_rate", "debounce", "documents", "errors", "explain", "fleet", "guard", "identity",
+        "limits", "metadata", "observations", "orphans", "plan", "plan_diff", "plan_view",
+        "planner", "policy", "posterior", "quarantine", "requirements", "snapshot", "stream",
+        "subscription", "thresholds", "weights", "xds_status",
     )),
     *sorted((ROOT / "control_plane" / "resources").glob("*.py")),
     *(ROOT / "control_plane" / "lkg" / f"{name}.py" for name in (

@@ -9,6 +9,7 @@ import pytest
 from control_plane.catalog_files import (
     FileRead,
     follow_catalog_file,
+    follow_file,
     follow_policy_file,
     read_file,
 )
@@ -76,6 +77,23 @@ async def test_a_changed_content_of_equal_size_and_time_is_seen_by_its_inode(
     powers = [r.value.catalog.entries[0].metadata.gpu_power for r in (first, second) if r.value]
     assert powers == [100, 300]
     assert not second.value.reset
+
+
+async def test_whatever_goes_wrong_in_reading_a_file_it_is_followed_on(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"bad")
+
+    def parse(data: bytes) -> bytes:
+        if data == b"bad":
+            raise MemoryError
+        return data
+
+    source = follow_file(path, parse, poll_s=POLL_S)
+    first = await anext(source)
+    assert isinstance(first.error, MemoryError)
+    assert "stays in force" in str(first.problems[0])
+    replace_file(path, b"good")
+    assert (await anext(source)).value == b"good"
 
 
 def test_a_file_that_is_not_there_is_a_problem_that_names_it(tmp_path: Path) -> None:

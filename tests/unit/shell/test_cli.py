@@ -25,6 +25,7 @@ COMMANDS = (
     "agent",
     "lkg",
     "status",
+    "quarantine",
     "up",
 )
 

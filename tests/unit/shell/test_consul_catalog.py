@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import structlog
 
+from control_plane.catalog import Catalog, CatalogParser
 from control_plane.consul_catalog import (
     Position,
     WatchTimes,
@@ -38,6 +39,27 @@ async def collect(consul: FakeConsul, queries: int, times: WatchTimes = FAST) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     return reads
+
+
+class Moody(CatalogParser):
+    """A parser that breaks off where it should not."""
+
+    def parse(self, data: bytes) -> Catalog:
+        if data == b"moody":
+            raise KeyError("mood")
+        return super().parse(data)
+
+
+async def test_an_answer_that_breaks_the_parser_leaves_the_last_catalog_in_force() -> None:
+    consul = FakeConsul([Answer("1"), Answer("2", body=b"moody"), Answer("3", power="300")])
+    metrics = Metrics()
+    async with consul.serve():
+        watch = watch_consul(consul.address, metrics=metrics, times=FAST, parser=Moody("consul"))
+        reads = [await anext(watch), await anext(watch)]
+        await watch.aclose()
+    assert powers(reads) == [100, 300]
+    labels = {"where": "catalog"}
+    assert metrics.registry.get_sample_value("wattmesh_unexpected_errors_total", labels) == 1
 
 
 def powers(reads: list[CatalogRead]) -> list[float | None]:

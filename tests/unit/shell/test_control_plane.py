@@ -22,6 +22,7 @@ from control_plane.guard import CatalogRead
 from control_plane.metrics import Metrics
 from control_plane.service import ControlPlaneConfig, run_control_plane
 from control_plane.snapshot import CLUSTER
+from engines.sockets import SocketError
 from tests.support.consul_json import consul_answer, consul_entry
 from tests.support.eventually import eventually
 from tests.support.fake_consul import Answer, FakeConsul
@@ -42,6 +43,10 @@ class Running:
             text = await response.text()
             is_json = response.content_type == "application/json"
             return response.status, json.loads(text) if is_json else text
+
+    async def post(self, path: str, **body: Any) -> tuple[int, Any]:
+        async with self.session.post(f"{self.base}{path}", **body) as response:
+            return response.status, await response.json()
 
     async def until(self, path: str, holds: Any) -> Any:
         """Return what a path answers once it is as awaited."""
@@ -306,6 +311,22 @@ async def test_errors_are_json(
             assert (await response.json())["error"]["code"] == code
 
 
+async def test_a_second_one_leaves_the_firsts_admin_socket_alone(short_tmp_path: Path) -> None:
+    async with running(short_tmp_path, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+        with pytest.raises(SocketError, match="has a live server"):
+            await run_control_plane(
+                ControlPlaneConfig(
+                    catalog=str(short_tmp_path / "catalog.json"),
+                    policy=None,
+                    xds_addresses=(UnixSocket(str(short_tmp_path / "other.sock")),),
+                    admin_address=UnixSocket(str(short_tmp_path / "admin.sock")),
+                )
+            )
+        assert (short_tmp_path / "admin.sock").exists()
+        assert (await plane.get("/ready"))[0] == 200
+
+
 async def test_the_admin_api_on_tcp(short_tmp_path: Path) -> None:
     (port,) = free_ports(1)
     config = ControlPlaneConfig(
@@ -369,3 +390,63 @@ async def test_what_an_envoy_is_served_can_be_looked_at(tmp_path: Path) -> None:
             assert status == 200
             (listener,) = edge["type.googleapis.com/envoy.config.listener.v3.Listener"]
             assert listener["name"] == "edge"
+
+
+CLEAR = "/v1/xds/quarantine/clear"
+
+
+async def test_a_refused_content_is_offered_again_by_hand(short_tmp_path: Path) -> None:
+    async with running(short_tmp_path, catalog=two_engines()) as plane:
+        await plane.until("/ready", is_ready)
+        async with grpc.aio.insecure_channel(f"unix:{short_tmp_path / 'xds.sock'}") as channel:
+            call = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel).DeltaAggregatedResources()
+            first = discovery_pb2.DeltaDiscoveryRequest(type_url=CLUSTER)
+            first.node.id = "edge-1"
+            first.node.metadata.update(
+                {"role": "edge", "listen_address": "127.0.0.1", "listen_port": 10000}
+            )
+            await call.write(first)
+            offered = await call.read()
+            nack = discovery_pb2.DeltaDiscoveryRequest(
+                type_url=CLUSTER, response_nonce=offered.nonce
+            )
+            nack.error_detail.message = "no good"
+            await call.write(nack)
+            status = await plane.until("/v1/xds/status", lambda _, body: body["quarantined"])
+            (refusal,) = status["quarantined"]
+            answer = await plane.post(CLEAR, json={"version": refusal["version"]})
+            assert answer == (200, {"cleared": [refusal]})
+            again = await call.read()
+            assert [item.version for item in again.resources] == [refusal["version"]]
+            assert (await plane.get("/v1/xds/status"))[1]["quarantined"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        pytest.param({"json": {"version": "abc"}}, 404, "'abc'", id="no such version"),
+        pytest.param({"json": {"version": ""}}, 400, "version", id="empty"),
+        pytest.param({"json": {"version": 7}}, 400, "version", id="no text"),
+        pytest.param({"json": {"all": False}}, 400, "all", id="nothing asked for"),
+        pytest.param({"json": {"all": True, "version": "a"}}, 400, "all", id="both"),
+        pytest.param({"json": ["all"]}, 400, "version", id="a list"),
+        pytest.param({"data": b"x", "headers": {"content-type": "application/json"}}, 400, "body",
+                     id="no JSON"),
+        pytest.param({"data": b"{}"}, 415, "application/json", id="no JSON by its type"),
+    ],
+)  # fmt: skip
+async def test_a_clear_that_names_nothing_is_refused(
+    short_tmp_path: Path, body: dict[str, Any], status: int, told: str
+) -> None:
+    async with running(short_tmp_path) as plane:
+        await plane.until("/ready", not_ready)
+        answer = await plane.post(CLEAR, **body)
+        assert answer[0] == status
+        assert told in answer[1]["error"]["message"]
+
+
+async def test_clearing_an_empty_quarantine_is_no_error(short_tmp_path: Path) -> None:
+    async with running(short_tmp_path) as plane:
+        await plane.until("/ready", not_ready)
+        assert await plane.post(CLEAR, json={"all": True}) == (200, {"cleared": []})
+        assert (await plane.get(CLEAR))[0] == 405

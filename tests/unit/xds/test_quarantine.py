@@ -98,6 +98,21 @@ def test_what_an_envoy_takes_after_all_is_lifted():
 
 
 @pytest.mark.parametrize(
+    ("version", "cleared"),
+    [("v2", ["A"]), ("v9", ["B"]), (None, ["A", "B"]), ("unknown", [])],
+)
+def test_what_is_cleared_is_served_again(version, cleared):
+    served = Served()
+    served.takes(A="v1", B="v1")
+    served.refuses(("A", "v2"))
+    served.refuses(("B", "v9"))
+    assert [item.name for item in served.quarantine.clear(version)] == cleared
+    offered = served.of(A="v2", B="v9")
+    assert [name for name in offered if offered[name] != "v1"] == cleared
+    assert len(served.quarantine.refusals) == 2 - len(cleared)
+
+
+@pytest.mark.parametrize(
     "more",
     [
         pytest.param({"certain": False}, id="nobody knows which of many it was"),

@@ -156,3 +156,23 @@ async def test_what_waits_is_shown_with_the_time_of_day(served):
     (hold,) = served.store.held
     assert hold.canaries == (served.canary(),)
     assert hold.since > 1_000_000_000
+
+
+async def test_what_is_cleared_is_offered_to_a_canary_first(served):
+    served.publish(2)
+    served.listeners()
+    canary = served.canary()
+    served.refuse(canary, 2)
+    served.listeners()
+    told = []
+    served.store.on_cleared = told.append
+    bell = served.store.bell()
+    assert {item.version for item in served.store.clear_quarantine(None)} == {
+        f"{name}-2" for name in NODES
+    }
+    assert bell.is_set()
+    assert told
+    assert served.store.quarantined == ()
+    assert sorted(served.listeners().values()) == [1, 1, 1, 2]
+    assert served.count("wattmesh_xds_quarantined") == 0
+    assert served.store.clear_quarantine("unknown") == ()
