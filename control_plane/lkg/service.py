@@ -35,7 +35,7 @@ async def run_lkg(config: LkgConfig) -> None:
     """Record and serve until cancelled. Raise SocketError when another cache serves there."""
     files = await asyncio.to_thread(CacheFiles, config.directory)
     store = CacheStore()
-    service = AdsService(store, Metrics())
+    service = AdsService(store, Metrics(), quiet=True)
     socket = UnixSocket(str(config.directory / LKG_SOCKET))
     async with (
         serve_ads(service, [socket], connection_age_s=_CONNECTION_AGE_S),
