@@ -97,7 +97,10 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         connect_rate: ConnectRate = ConnectRate(),  # noqa: B008 a frozen value
         queued_s: float = _QUEUED_S,
         route_grace_s: float = 0.0,
+        quiet: bool = False,
     ) -> None:
+        """`quiet` is for streams that come and go all the time: nothing is told of them."""
+        self._quiet = quiet
         self._route_grace_s = route_grace_s
         self._queued_s = queued_s
         self._connects = ConnectBucket(connect_rate)
@@ -343,7 +346,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
     def _open(self, stream: AdsStream, view: View) -> None:
         self._streams[stream].view = view
         self._metrics.xds_streams.labels(view.role).inc()
-        logger.info("Envoy connected", node=stream.node.id, role=view.role)
+        if not self._quiet:
+            logger.info("Envoy connected", node=stream.node.id, role=view.role)
         if view.role == "edge":
             self.on_edges(self.edges())
 
@@ -352,7 +356,8 @@ class AdsService(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: igno
         if view is None:
             return
         self._metrics.xds_streams.labels(view.role).dec()
-        logger.info("Envoy gone", node=stream.node.id, role=view.role)
+        if not self._quiet:
+            logger.info("Envoy gone", node=stream.node.id, role=view.role)
         if view.role == "edge":
             self.on_edges(self.edges())
         node = stream.node.id

@@ -1,6 +1,6 @@
 """A recorded type as a document: a DiscoveryResponse in proto3 JSON, resources with versions. Pure.
 
-Envoy's own file subscription (path_config_source) reads the same form, and so do people.
+Envoy's own file subscription (path_config_source) parses the same form, and people can read it.
 """
 
 import json

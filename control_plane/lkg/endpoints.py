@@ -7,7 +7,7 @@ Envoy 1.40 prints the endpoints of its config dump (include_eds) from the hosts 
   is dropped. What the control plane had said (DRAINING) is only in /clusters, `eds_health_status`.
 - Unset weights are printed as 1, a locality's as 0; empty localities and policies in full.
 - Hosts that were removed and are kept until they fail a health check are marked in /clusters.
-- The order of hosts is that in which they were sent.
+- Hosts come in the order in which they were sent; Envoy ignores a change of the order alone.
 - Endpoints of clusters that are no EDS clusters are listed, too; those of an EDS cluster of the
   bootstrap stand among the static ones.
 """

@@ -7,6 +7,7 @@ warming, the configuration is read again in ever longer intervals; the counters 
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,6 +29,7 @@ _NO_NEWS = b"cluster.control_plane"
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 _MAX_POLLS_SKIPPED = 30
 _ALARMING_SKIP = 16  # polls; whoever lacks something that long is not just starting
+_AWAY_S = 10.0  # without a stream: longer than Envoy needs to come back between two of them
 _MAX_SHOWN = 5  # violations in one log line
 
 
@@ -68,11 +70,14 @@ class Recorder:
         files: CacheFiles,
         store: CacheStore,
         is_serving: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
         self._files = files
         self._store = store
         self._is_serving = is_serving
+        self._clock = clock
+        self._served_at: float | None = None  # last; None: not since it was said to be over
         self._counters: bytes | None = None  # at the last reading of the configuration
         self._settled = False  # nothing more follows from those counters
         self._skipping = 0  # polls until an unsettled configuration is read again
@@ -94,7 +99,7 @@ class Recorder:
 
     async def poll(self) -> None:
         """Record what is new. Raise an error that says why nothing was recorded."""
-        if self._is_serving():
+        if self._note_serving():
             return
         counters = _moving(await self._read(_COUNTERS))
         if not self._is_due(counters):
@@ -109,6 +114,19 @@ class Recorder:
         await self._record(dumped)
         self._settled = not dumped.warming
         self._told = None
+
+    def _note_serving(self) -> bool:
+        """Return whether Envoy is served from here; log when that begins and ends."""
+        now = self._clock()
+        if self._is_serving():
+            if self._served_at is None:
+                logger.warning("Envoy is served from this cache: it found no control plane")
+            self._served_at = now
+            return True
+        if self._served_at is not None and now - self._served_at > _AWAY_S:
+            self._served_at = None
+            logger.info("Envoy is served from this cache no more")
+        return False
 
     def _is_due(self, counters: bytes) -> bool:
         if counters != self._counters:

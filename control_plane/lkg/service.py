@@ -35,13 +35,13 @@ async def run_lkg(config: LkgConfig) -> None:
     """Record and serve until cancelled. Raise SocketError when another cache serves there."""
     files = await asyncio.to_thread(CacheFiles, config.directory)
     store = CacheStore()
-    service = AdsService(store, Metrics())
+    await _load(files, store)
+    service = AdsService(store, Metrics(), quiet=True)
     socket = UnixSocket(str(config.directory / LKG_SOCKET))
     async with (
         serve_ads(service, [socket], connection_age_s=_CONNECTION_AGE_S),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(config.envoy_admin))) as session,
     ):
-        await _load(files, store)
         logger.info(
             "last-known-good cache is up",
             xds=str(socket),

@@ -24,7 +24,10 @@ class Lab:
         self.away = self.fed_from_here = False
         self.asked = []
         self.files, self.store = CacheFiles(directory), CacheStore()
-        self.recorder = Recorder(self.read, self.files, self.store, lambda: self.fed_from_here)
+        self.now = 0.0
+        self.recorder = Recorder(
+            self.read, self.files, self.store, lambda: self.fed_from_here, lambda: self.now
+        )
 
     async def read(self, path):
         if self.away:
@@ -106,6 +109,18 @@ async def test_an_envoy_that_is_fed_from_here_is_not_even_asked(lab):
     lab.fed_from_here = False
     await lab.recorder.poll()
     assert lab.dumps == 1
+
+
+async def test_an_outage_is_told_once_though_streams_come_and_go(lab):
+    with structlog.testing.capture_logs() as logs:
+        for second in range(60):
+            lab.now, lab.fed_from_here = float(second), second < 40 and second % 4 < 3
+            await lab.recorder.run_once()
+    told = [entry["event"] for entry in logs if "served from" in entry["event"]]
+    assert told == [
+        "Envoy is served from this cache: it found no control plane",
+        "Envoy is served from this cache no more",
+    ]
 
 
 async def test_what_is_no_whole_configuration_is_read_again_in_longer_intervals(lab):

@@ -346,6 +346,29 @@ def test_an_unknown_socket_group_stops_agent(run: Run, tmp_path: Path) -> None:
     assert ran.err.startswith(f"{path}: socket_group is 'no-such-group', expected a group")
 
 
+def test_a_cache_needs_the_envoy_that_it_stands_beside(run: Run, tmp_path: Path) -> None:
+    ran = run("agent", "--node", tmp_path / "node.yaml", "--lkg", tmp_path / "lkg")
+    assert ran.status == 2
+    assert "--lkg: expected with --xds-address" in ran.err
+
+
+def test_a_directory_of_a_cache_that_cannot_be_made_stops_lkg(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ran = run("lkg", "--dir", tmp_path / "file" / "lkg", "--envoy-admin", tmp_path / "admin.sock")
+    assert ran.status == 2
+    assert "cache directory" in ran.err
+
+
+def test_bootstrap_takes_several_control_planes_and_a_cache(run: Run) -> None:
+    argv = ("bootstrap", "--role", "node", "--node-id", "n1", "--lkg", "/var/lib/wattmesh/n1")
+    ran = run(*argv, "--xds-address", "10.0.0.1:18000", "--xds-address", "10.0.0.2:18000")
+    assert ran.status == 0
+    (cluster,) = yaml.safe_load(ran.out)["static_resources"]["clusters"]
+    sizes = [len(group["lb_endpoints"]) for group in cluster["load_assignment"]["endpoints"]]
+    assert sizes == [2, 1]
+    assert run(*argv, "--xds-address", "unix:/a", "--xds-address", "b:1").status == 2
+
+
 def test_a_bad_node_file_stops_agent_with_all_problems(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("node: n\naddress: 127.0.0.1\nmesh_port: 0\nengines: [{name: e, gpu: x}]\n")
