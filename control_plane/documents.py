@@ -40,6 +40,13 @@ def _quantity(value: object, units: dict[str, Any], expected: str) -> float:
     return float(match[1]) * float(units[match[2]])
 
 
+def read_name(value: object) -> object:
+    """Return a name's text where YAML reads it as a number: version 2 or 1.5 without quotes."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else value
+
+
+Name = Annotated[str, BeforeValidator(read_name)]
 Duration = Annotated[float, BeforeValidator(parse_duration_s)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes)]
 
@@ -78,19 +85,39 @@ def _yaml_fault(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {reason}" if mark else shown(reason)
 
 
+# What pydantic calls by the names of Python and of our classes, in the words of YAML.
+_QUOTED = "in quotes where YAML reads something else"
+_EXPECTED = {
+    "extra_forbidden": "no such field",
+    "missing": "a value",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+    "string_type": f"text, {_QUOTED}",
+    "string_unicode": "text without lone surrogates",
+    "invalid_key": f"keys that are text, {_QUOTED}",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "too_short": "a list that is not empty",
+    "string_too_short": "text that is not empty",
+}
+
+
 def _problems(error: ValidationError, source: str, meanwhile: str) -> list[Problem]:
     problems = []
     for detail in error.errors(include_url=False):
-        unknown = detail["type"] == "extra_forbidden"
         missing = detail["type"] == "missing"
-        expected = "no such field" if unknown else detail["msg"]
-        expected = expected.removeprefix("Value error, ").removeprefix("Input should be ")
+        location, expected = detail["loc"], _EXPECTED.get(detail["type"], detail["msg"])
+        if location[-1:] == ("[key]",):  # of a mapping; the place is the mapping's
+            location, expected = location[:-2], _EXPECTED["invalid_key"]
         problems.append(
             Problem(
                 source=source,
-                path=_path(detail["loc"]),
+                path=_path(location),
                 value="missing" if missing else shown(detail["input"]),
-                expected="a value" if missing else expected,
+                expected=expected.removeprefix("Value error, ").removeprefix("Input should be "),
                 meanwhile=meanwhile,
             )
         )

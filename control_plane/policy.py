@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from control_plane.capacity import DEFAULT_MIX, Mix
-from control_plane.documents import Duration, Size, load_document
+from control_plane.documents import Duration, Name, Size, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.limits import RequestLimit, parse_rate
 from control_plane.metadata import name_fault
@@ -164,9 +164,7 @@ class _Defaults(_Strict):
 
 
 class _Model(_Defaults):
-    versions: (
-        dict[Annotated[str, BeforeValidator(str)], Annotated[int, Field(ge=0, le=1_000_000)]] | None
-    ) = None
+    versions: dict[Name, Annotated[int, Field(ge=0, le=1_000_000)]] | None = None
 
 
 class _PolicyDocument(_Strict):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from control_plane.documents import Duration, load_document
+from control_plane.documents import Duration, Name, load_document
 from control_plane.errors import InputError, Problem, shown
 from control_plane.metadata import (
     MAX_NUM_SEQS,
@@ -47,6 +47,7 @@ _OWNED_FLAGS = (
 )
 _PIPELINE = ("--pipeline-parallel-size", "-pp")
 _DATA = ("--data-parallel-size", "-dp")
+_GPU_EXPECTED = "an index (0, 1, ...) or a UUID (GPU-..., MIG-...)"
 _GPU_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{4,100}")
 # What says which cards a process sees; `gpus` says it instead.
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -159,8 +160,6 @@ _LimitW = Annotated[float, _within("gpu_power_limit_w")]
 _DefaultW = Annotated[float, _within("gpu_power_default_w")]
 _NumSeqs = Annotated[int, Field(ge=1, le=MAX_NUM_SEQS)]
 _Text = Annotated[str, Field(min_length=1)]
-# YAML reads an unquoted version 2 or 1.5 as a number; as a name it is its text.
-_Version = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) else v)]
 
 
 def _check_compute_capability(value: str) -> str:
@@ -169,16 +168,25 @@ def _check_compute_capability(value: str) -> str:
     return value
 
 
-_ComputeCapability = Annotated[_Version, AfterValidator(_check_compute_capability)]
+_ComputeCapability = Annotated[Name, AfterValidator(_check_compute_capability)]
+
+
+def _check_gpu(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(_GPU_EXPECTED)  # noqa: TRY004 pydantic takes this for a finding
+    return value
+
+
+_Gpu = Annotated[int | str, BeforeValidator(_check_gpu)]
 
 
 class _EngineDocument(_Strict):
     name: str
     model: _Text
-    version: _Version = ""
+    version: Name = ""
     launcher: Literal["vllm", "simulated"] = "vllm"
     model_path: _Text | None = None
-    gpus: list[int | str] | None = None
+    gpus: list[_Gpu] | None = None
     gpu_model: _Text | None = None
     gpu_count: _Count | None = None
     gpu_memory_mib: _Count | None = None
@@ -303,7 +311,7 @@ def _check_gpus(engine: EngineSpec, path: str) -> Iterator[_Fault]:
         if gpu in gpus[:position]:
             yield where, gpu, "a GPU that is not in the list yet"
         elif not (_GPU_UUID.fullmatch(gpu) if isinstance(gpu, str) else 0 <= gpu <= 1023):
-            yield where, gpu, "an index (0, 1, ...) or a UUID (GPU-..., MIG-...)"
+            yield where, gpu, _GPU_EXPECTED
     if len({type(gpu) for gpu in gpus}) > 1:
         yield f"{path}.gpus", list(gpus), "indices or UUIDs, not both"
     if gpus and engine.ranks > len(gpus):

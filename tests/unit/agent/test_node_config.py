@@ -184,7 +184,11 @@ def test_cards_and_ranks(fields, gpus, tensor_parallel_size, ranks):
         ("gpu_power: 1.0e-310", "engines[0].gpu_power", "0.001"),
         ("max_num_seqs: 2147483647", "engines[0].max_num_seqs", "1000000"),
         ("gpu_power_default_w: 0", "engines[0].gpu_power_default_w", "greater"),
-        ("gpu_memory_mib: 1.5", "engines[0].gpu_memory_mib", "integer"),
+        ("gpu_memory_mib: 1.5", "engines[0].gpu_memory_mib", "a whole number"),
+        ("gpus: [1.5]", "engines[0].gpus[0]", "UUID"),
+        ("gpus: [true]", "engines[0].gpus[0]", "UUID"),
+        ("version: true", "engines[0].version", "text, in quotes"),
+        ("env: {1: x}", "engines[0].env", "keys that are text"),
     ],
 )
 def test_what_is_wrong_with_cards(fields, path, expected):

@@ -176,3 +176,33 @@ def test_a_mix_is_two_numbers(mix, path):
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(InputError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        ("[1]", "document", "a mapping"),
+        ("models: {a: 5}", "models.a", "a mapping"),
+        ("models: {1: {}}", "models", "keys that are text, in quotes"),
+        ("models: {a: {versions: {~: 2}}}", "models.a.versions", "keys that are text, in quotes"),
+        (
+            "models: {a: {versions: {true: 2}}}",
+            "models.a.versions",
+            "keys that are text, in quotes",
+        ),
+        ("defaults: {requires: {gpu_models: []}}", "defaults.requires.gpu_models", "not empty"),
+        ("defaults: {correction: {enabled: 5}}", "defaults.correction.enabled", "true or false"),
+    ],
+)
+def test_what_was_expected_is_told_in_the_words_of_yaml(text, path, expected):
+    with pytest.raises(InputError) as error:
+        parse_policy(text.encode(), source="policy.yaml")
+    (problem,) = error.value.problems
+    assert problem.path == path
+    assert expected in problem.expected
+    assert "Document" not in str(problem)
+
+
+def test_versions_may_be_numbers_without_quotes():
+    policy = parse_policy(b"models: {a: {versions: {2: 95, 1.5: 5}}}", source="policy.yaml")
+    assert policy.model("a").versions == {"2": 95, "1.5": 5}
