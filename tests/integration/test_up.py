@@ -32,7 +32,11 @@ def up(run_dir: Path, *argv: str) -> list[str]:
 
 
 def left_behind(run_dir: Path) -> list[str]:
-    """Return what a run left: processes that name its directory, and files that are not logs."""
+    """Return what a run left: processes that name its directory, and files that are not logs.
+
+    The mark stays, by which the next run knows the directory as its own.
+    """
+    kept = {"logs", ".wattmesh-run-dir"}
     processes = []
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -41,7 +45,7 @@ def left_behind(run_dir: Path) -> list[str]:
             continue
         if str(run_dir) in line:
             processes.append(line)
-    return [*processes, *(path.name for path in run_dir.iterdir() if path.name != "logs")]
+    return [*processes, *(path.name for path in run_dir.iterdir() if path.name not in kept)]
 
 
 def test_once_prints_table_answer_and_addresses(
